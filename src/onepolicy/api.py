@@ -1,0 +1,96 @@
+"""The Python functions behind `onepolicy.check`, `compare` and `assert_same_policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from onepolicy.engines.spec import EngineSpec, parse_spec
+from onepolicy.errors import NotTheSamePolicyError, UsageError
+from onepolicy.judgement.limits import Limits
+from onepolicy.records.protocol import SamplingProtocol
+from onepolicy.records.verdict import Judgement, Status
+from onepolicy.workflow.check import CheckRequest
+from onepolicy.workflow.check import check as _check
+from onepolicy.workflow.compare import (
+    ColumnLabels,
+    Logprobs,
+    StoredReading,
+    compare_columns,
+    compare_readings,
+)
+
+Spec = str | Mapping[str, object] | EngineSpec
+
+
+def check(  # noqa: PLR0913 - the public function of the main job
+    *,
+    rollout: Spec,
+    trainer: Spec,
+    suite: str = "quick",
+    run: str | Path | None = None,
+    limits: Limits | None = None,
+    protocol: SamplingProtocol | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> Judgement:
+    """Sample a suite with one engine, score it with the other, and judge.
+
+    rollout, trainer: engine specs, such as "transformers:./model?dtype=bfloat16" or the same as a mapping.
+    options: `also`, `budget`, `top`, `keep_text`, `statistics`, as in `CheckRequest`.
+    The run stays at `run` (a new folder under `runs/` if None). Raises: OnePolicyError if it could not run.
+    """
+    also = tuple(parse_spec(spec) for spec in options.pop("also", ()))
+    request = CheckRequest(
+        rollout=parse_spec(rollout),
+        trainer=parse_spec(trainer),
+        also=also,
+        suite=suite,
+        limits=limits or Limits(),
+        protocol=protocol or SamplingProtocol(),
+        **options,
+    )
+    return _check(request, path=None if run is None else Path(run), resume=resume)
+
+
+def compare(  # noqa: PLR0913 - what two arrays cannot say by themselves
+    *,
+    rollout: Logprobs | StoredReading,
+    trainer: Logprobs | StoredReading,
+    lengths: Sequence[int] | None = None,
+    mask: npt.ArrayLike | None = None,
+    rollout_ids: Sequence[str] | None = None,
+    prompt_ids: Sequence[str] | None = None,
+    sampled: bool = True,
+    limits: Limits | None = None,
+) -> Judgement:
+    """Judge two columns of logprobs of the same tokens, or two stored readings.
+
+    Shape of the columns: [N] (with `lengths` of the rollouts in it), [B, T] (with a boolean `mask` [B, T] of the tokens
+    to compare), or a list of R arrays [T_r]. Unit: nats.
+    prompt_ids: [R]; samples of one prompt share it. The interval counts prompts, so give it if you have it.
+    sampled: False if the tokens were not sampled by the rollout policy under the meaning of its logprobs; then the
+    verdict speaks of these tokens and no KL is claimed.
+    Raises: AlignmentError, UsageError, ForeignReadingError.
+    """
+    limits = limits or Limits()
+    if isinstance(rollout, StoredReading) and isinstance(trainer, StoredReading):
+        return compare_readings(rollout=rollout, trainer=trainer, limits=limits)
+    if isinstance(rollout, StoredReading) or isinstance(trainer, StoredReading):
+        raise UsageError("compare needs two arrays or two stored readings, not one of each.")
+    labels = ColumnLabels(lengths=lengths, mask=mask, rollout_ids=rollout_ids, prompt_ids=prompt_ids, sampled=sampled)
+    return compare_columns(rollout=rollout, trainer=trainer, labels=labels, limits=limits)
+
+
+def assert_same_policy(*, rollout: Any, trainer: Any, **options: Any) -> Judgement:
+    """The same as `compare`, for tests and pipelines: returns the judgement if it is a pass.
+
+    Raises: NotTheSamePolicyError (an AssertionError) if it fails or is unknown; unknown is never a pass.
+    """
+    judgement = compare(rollout=rollout, trainer=trainer, **options)
+    if judgement.status is not Status.PASS:
+        raise NotTheSamePolicyError(judgement)
+    return judgement

@@ -1,0 +1,97 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from onepolicy.errors import UsageError
+from onepolicy.judgement.limits import Limits
+from onepolicy.records.protocol import SamplingProtocol
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the judgement as JSON.")
+resume_option = click.option("--resume", is_flag=True, help="Go on with the run at --run; what it has is kept.")
+run_argument = click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+suite_option = click.option(
+    "--suite",
+    default="quick",
+    show_default=True,
+    help="quick, standard, fixed-quick, fixed-standard, or a JSONL file.",
+)
+statistics_option = click.option("--statistics", is_flag=True, help="Keep per-token statistics for offline diagnosis.")
+
+
+def together(*options: Decorator) -> Decorator:
+    """Several options as one decorator, shown in this order."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+sampling_options = together(
+    click.option("--temperature", default=1.0, show_default=True, help="0 is greedy."),
+    click.option("--top-p", default=1.0, show_default=True),
+    click.option("--top-k", default=0, show_default=True, help="0 is off."),
+    click.option("--min-p", default=0.0, show_default=True),
+    click.option("--max-new-tokens", default=64, show_default=True),
+    click.option("--samples-per-prompt", default=1, show_default=True),
+    click.option("--seed", default=0, show_default=True),
+)
+recording_options = together(
+    click.option("--budget", type=click.IntRange(min=1), help="Completion tokens at most; prompts are left out."),
+    click.option("--top", default=20, show_default=True, help="Most likely tokens to keep at each position."),
+    click.option("--no-text", is_flag=True, help="Keep and show no text, for confidential rollouts."),
+    statistics_option,
+)
+limit_options = together(
+    click.option("--max-kl", default=Limits().mean_kl, show_default=True, help="Limit of the mean KL per token."),
+    click.option("--max-abs-d", default=Limits().max_abs_d, show_default=True, help="Limit of |d| of any token."),
+    click.option(
+        "--worst-rollout",
+        default=Limits().worst_rollout_kl,
+        show_default=True,
+        help="Limit of a rollout's mean k3.",
+    ),
+    click.option(
+        "--coverage",
+        default=Limits().coverage,
+        show_default=True,
+        help="Share of tokens that must have values.",
+    ),
+)
+
+
+def protocol_from(options: dict[str, Any]) -> SamplingProtocol:
+    """Take the sampling options out of a command's options. Raises UsageError for a value out of range."""
+    values = {name: options.pop(name) for name in SamplingProtocol.model_fields}
+    return _valid(SamplingProtocol, values)  # type: ignore[return-value]
+
+
+def limits_from(options: dict[str, Any]) -> Limits:
+    """Take the limit options out of a command's options. Raises UsageError for a value out of range."""
+    names = {
+        "max_kl": "mean_kl",
+        "max_abs_d": "max_abs_d",
+        "worst_rollout": "worst_rollout_kl",
+        "coverage": "coverage",
+    }
+    return _valid(Limits, {field: options.pop(option) for option, field in names.items()})  # type: ignore[return-value]
+
+
+def _valid(model: type[SamplingProtocol] | type[Limits], values: dict[str, Any]) -> SamplingProtocol | Limits:
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{name} = {first['input']!r}: {first['msg']}.") from error

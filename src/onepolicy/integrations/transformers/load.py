@@ -1,0 +1,182 @@
+"""A model and its tokenizer from a folder, or an error that says what is wrong with the folder."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+
+from onepolicy.engines.models import digest_of_file
+from onepolicy.errors import EngineError, MissingExtraError
+from onepolicy.integrations.transformers.options import TransformersOptions
+from onepolicy.integrations.transformers.quiet import quiet_transformers
+from onepolicy.integrations.transformers.tokenizer import TextTokenizer
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
+
+UNUSABLE = {
+    "missing_keys": "weights that the model needs and the files lack, which would be random numbers",
+    "unexpected_keys": "weights that the model has no place for",
+    "mismatched_keys": "weights of another shape than the model's",
+    "error_msgs": "weights that could not be read",
+}
+"""entry of Transformers' loading info -> what it means"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Loaded:
+    """A model in eval mode on its device, with what is known about it."""
+
+    model: PreTrainedModel
+    tokenizer: TextTokenizer | None
+    folder: Path
+    weights_hash: str
+    """first 16 hex digits of the SHA-256 over the safetensors files, the adapter's included"""
+    vocab_size: int
+    """rows of the embedding, which may be more than the tokenizer has"""
+    max_length: int | None
+    """positions that the model was made for, if its config says"""
+    stop_ids: tuple[int, ...]
+    """end tokens of the model's generation config"""
+    pad_id: int
+
+
+def load(folder: Path, options: TransformersOptions) -> Loaded:
+    """Load the model in `folder`. Raises EngineError or MissingExtraError."""
+    device = _device(options.device)
+    adapter = Path(options.adapter).expanduser() if options.adapter else None
+    with quiet_transformers():
+        model = _model(folder, options)
+        model = _with_adapter(model, adapter, folder) if adapter else model
+        tokenizer = _tokenizer(folder, options)
+    stop_ids = _stop_ids(model, tokenizer)
+    model.generation_config = GenerationConfig()  # its own would fill in what a sampling config leaves open
+    return Loaded(
+        model=model.to(device).eval(),
+        tokenizer=tokenizer,
+        folder=folder,
+        weights_hash=_weights_hash([folder, adapter] if adapter else [folder]),
+        vocab_size=model.get_input_embeddings().num_embeddings,
+        max_length=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        stop_ids=stop_ids,
+        pad_id=stop_ids[0] if stop_ids else 0,
+    )
+
+
+def _stop_ids(model: PreTrainedModel, tokenizer: TextTokenizer | None) -> tuple[int, ...]:
+    """The end tokens that `generate` would use; where the model names none, the tokenizer's."""
+    named = model.generation_config.eos_token_id if model.generation_config else None
+    if named is None and tokenizer is not None:
+        named = tokenizer.plain.eos_token_id
+    if named is None:
+        return ()
+    return tuple(named) if isinstance(named, list | tuple) else (int(named),)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise EngineError(f"device={name!r} is no device that torch knows. Write cpu, cuda or cuda:1.") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise EngineError(
+            f"device={name!r} is not available: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "
+            "devices here. Use device=cpu, or install torch for CUDA."
+        )
+    return device
+
+
+def _model(folder: Path, options: TransformersOptions) -> PreTrainedModel:
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, options.dtype),
+            attn_implementation=options.attn,
+            trust_remote_code=options.trust_remote_code,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+            output_loading_info=True,
+        )
+    except SafetensorError as error:
+        raise EngineError(
+            f"{folder}: a safetensors file is damaged or incomplete ({error}). Copy or save the model again."
+        ) from error
+    except (ValueError, OSError, RuntimeError) as error:
+        raise EngineError(f"{folder}: Transformers cannot load this model: {error}") from error
+    refuse_unusable(folder, info)
+    plain: PreTrainedModel = model
+    return plain
+
+
+def refuse_unusable(folder: Path, info: dict[str, Any]) -> None:
+    """Raise EngineError if Transformers had to make weights up or leave weights out."""
+    for entry, what in UNUSABLE.items():
+        if keys := sorted(map(str, info.get(entry) or ())):
+            raise EngineError(
+                f"{folder} has {len(keys)} {what}: {_some(keys)}. "
+                "The files belong to another architecture than config.json says, or saving them was not complete."
+            )
+
+
+def _with_adapter(model: PreTrainedModel, adapter: Path, folder: Path) -> PreTrainedModel:
+    """The same model with the adapter's layers in place, not merged, in the model's dtype."""
+    weights = adapter / "adapter_model.safetensors"
+    for file in (adapter / "adapter_config.json", weights):
+        if not file.is_file():
+            raise EngineError(f"adapter={adapter} is no PEFT adapter: it has no {file.name}.")
+    try:
+        from peft import PeftModel, get_peft_model_state_dict  # noqa: PLC0415  (only specs with an adapter need it)
+    except ImportError as error:
+        raise MissingExtraError(package="peft", extra="transformers", needed_for="adapter=") from error
+    before = {name for name, _ in model.named_parameters()}
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of keys that do not fit; they are compared below
+            wrapped = PeftModel.from_pretrained(model, str(adapter), autocast_adapter_dtype=False)
+    except (SafetensorError, ValueError, RuntimeError) as error:
+        raise EngineError(f"adapter={adapter} does not fit the model in {folder}: {error}") from error
+    with safe_open(weights, framework="pt") as stored:
+        _refuse_other_keys(adapter, in_file=set(stored.keys()), in_model=set(get_peft_model_state_dict(wrapped)))
+    for name, parameter in wrapped.get_base_model().named_parameters():
+        if name not in before and parameter.is_floating_point():
+            parameter.data = parameter.data.to(model.dtype)
+    base: PreTrainedModel = wrapped.get_base_model()
+    return base
+
+
+def _refuse_other_keys(adapter: Path, *, in_file: set[str], in_model: set[str]) -> None:
+    if in_file != in_model:
+        raise EngineError(
+            f"adapter={adapter} does not fit the model: {len(in_file - in_model)} of its weights have no place "
+            f"({_some(sorted(in_file - in_model))}), {len(in_model - in_file)} places have no weights "
+            f"({_some(sorted(in_model - in_file))}). Use the model that the adapter was trained on."
+        )
+
+
+def _tokenizer(folder: Path, options: TransformersOptions) -> TextTokenizer | None:
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    try:
+        plain = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
+    except (ValueError, OSError, KeyError) as error:
+        raise EngineError(f"{folder}: Transformers cannot load this tokenizer: {error}") from error
+    return TextTokenizer(plain=plain, folder=folder)
+
+
+def _weights_hash(folders: Iterable[Path]) -> str:
+    files = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
+    together = hashlib.sha256()
+    for file in files:
+        together.update(bytes.fromhex(digest_of_file(file)))
+    return (digest_of_file(files[0]) if len(files) == 1 else together.hexdigest())[:16]
+
+
+def _some(keys: list[str]) -> str:
+    shown = ", ".join(keys[:3]) or "none"
+    return shown + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

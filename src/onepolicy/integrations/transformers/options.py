@@ -1,0 +1,30 @@
+"""What a `transformers:` spec may say."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from onepolicy.engines.options import EngineOptions
+
+
+class TransformersOptions(EngineOptions):
+    """Options of the engine `transformers`."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """of weights and activations"""
+    device: str = "cpu"
+    """as torch writes it: cpu, cuda, cuda:1"""
+    batch_size: int = Field(default=8, ge=1)
+    """how many sequences share a forward pass; with 1 nothing is ever padded"""
+    padding_side: Literal["left", "right"] | None = None
+    """of a padded batch when scoring; right if not given. Sampling always pads on the left"""
+    adapter: str | None = None
+    """folder of a PEFT adapter"""
+    attn: Literal["eager", "sdpa"] = "sdpa"
+    """implementation of the attention"""
+    logprobs: Literal["raw", "processed"] = "raw"
+    """what sampled logprobs mean: of the model's logits, or after temperature and truncation"""
+    trust_remote_code: bool = False
+    """run Python code that comes with the model; only for models whose code you have read"""

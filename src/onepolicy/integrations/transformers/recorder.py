@@ -1,0 +1,66 @@
+"""Logprobs of sampled tokens, taken while `generate` runs, so that no step's logits are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepolicy.logprobs.report import ReportRequest, TokenReport, report_from_logits
+
+
+class StepRecorder:
+    """Sees each decode step twice: the model's logits, then the tokens that were selected from them.
+
+    The logits come from a forward hook (`catch`), before any processor of `generate` touches them; the tokens come
+    from being called as a stopping criterion, which `generate` does right after selection. It never stops anything.
+    """
+
+    def __init__(self, request: ReportRequest, *, attention_mask: Tensor) -> None:
+        self._request = request
+        self._prompt_mask = attention_mask.bool()
+        self._logits: Tensor | None = None
+        self._steps: list[TokenReport] = []
+
+    def catch(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Forward hook: remember the last position's logits, [B, V], and nothing of the others."""
+        self._logits = output.logits[:, -1].detach().clone()
+
+    def __call__(self, input_ids: Tensor, scores: object, **kwargs: object) -> Tensor:
+        """Stopping criterion: report on the tokens just selected. Shape: [B, T] -> [B] of False."""
+        assert self._logits is not None, "generate selected a token before the model's forward"
+        request = self._request
+        if request.statistics:
+            request = replace(request, seen_ids=self._contexts(input_ids[:, :-1]))
+        self._steps.append(report_from_logits(self._logits, input_ids[:, -1], request))
+        self._logits = None
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+
+    def _contexts(self, before: Tensor) -> list[Tensor]:
+        """B tensors: what came before the selected token in each row, without padding."""
+        prompt = self._prompt_mask.shape[1]
+        return [
+            torch.cat([row[:prompt][mask], row[prompt:]]) for row, mask in zip(before, self._prompt_mask, strict=True)
+        ]
+
+    def report(self) -> TokenReport:
+        """The report of all S steps with a step axis after the batch axis: [B, S] and [B, S, K]."""
+        return TokenReport(
+            logprobs=self._stacked(lambda step: step.logprobs),
+            top1=self._stacked(lambda step: step.top1),
+            statistics={
+                name: self._stacked(lambda step, name=name: step.statistics[name]) for name in self._steps[0].statistics
+            },
+            top_ids=self._stacked_if(lambda step: step.top_ids),
+            top_logprobs=self._stacked_if(lambda step: step.top_logprobs),
+        )
+
+    def _stacked(self, take: Callable[[TokenReport], Tensor]) -> Tensor:
+        return torch.stack([take(step) for step in self._steps], dim=1).cpu()
+
+    def _stacked_if(self, take: Callable[[TokenReport], Tensor | None]) -> Tensor | None:
+        taken = [values for step in self._steps if (values := take(step)) is not None]
+        return torch.stack(taken, dim=1).cpu() if taken else None

@@ -1,0 +1,1 @@
+"""Limits, intervals and the rule that turns verdicts into one answer."""

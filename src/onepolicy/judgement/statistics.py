@@ -1,0 +1,91 @@
+"""The interval of a ratio of sums over prompt groups."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from onepolicy.judgement.limits import ALPHA
+from onepolicy.records.tokens import Float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean per token with its uncertainty."""
+
+    value: float
+    low: float
+    """one-sided lower bound"""
+    high: float
+    """one-sided upper bound"""
+    standard_error: float
+    clusters: int
+    effective_clusters: float
+
+
+def estimate_ratio(*, sums: Float64, lengths: Float64, alpha: float = ALPHA) -> Estimate:
+    """sum(sums) / sum(lengths) of a quantity that is never negative, with bounds that respect the prompt groups.
+
+    Shape: [m], [m], one entry for each prompt group. NaN if there is nothing, or fewer than two groups for the bounds.
+    Bounds: r exp(+-t s / r), with s the jackknife error over groups and t the quantile of Student's t with
+    n_eff - 1 degrees of freedom, n_eff = sum(lengths)^2 / sum(lengths^2). The plain delta method passes what it should
+    fail in 12 to 50 % of cases at a nominal 5 % when lengths differ and tails are heavy.
+    """
+    kept = lengths > 0
+    sums, lengths = sums[kept], lengths[kept]
+    clusters, total = len(lengths), float(lengths.sum())
+    if not clusters:
+        return _unknown(math.nan, 0, 0.0)
+    value = float(sums.sum()) / total
+    effective = total * total / float((lengths * lengths).sum())
+    if clusters < 2 or not math.isfinite(value):
+        return _unknown(value, clusters, effective)
+    error = _jackknife_error(sums, lengths)
+    low, high = _log_bounds(value, error, effective, alpha)
+    return Estimate(
+        value=value, low=low, high=high, standard_error=error, clusters=clusters, effective_clusters=effective
+    )
+
+
+def prompts_needed(estimate: Estimate, *, limit: float, alpha: float = ALPHA) -> float:
+    """How many prompt groups of the same kind would decide; infinite if the value sits on the limit.
+
+    Source: m' = m (t s / r / ln(limit / r))^2.
+    """
+    distance = math.log(limit / estimate.value) if estimate.value > 0 else math.inf
+    if distance == 0:
+        return math.inf
+    quantile = _t_quantile(max(estimate.effective_clusters - 1, 1.0), alpha)
+    return estimate.clusters * (quantile * estimate.standard_error / estimate.value / distance) ** 2
+
+
+def _jackknife_error(sums: Float64, lengths: Float64) -> float:
+    m = len(sums)
+    without = (sums.sum() - sums) / (lengths.sum() - lengths)
+    return float(np.sqrt((m - 1) / m * ((without - without.mean()) ** 2).sum()))
+
+
+def _log_bounds(value: float, error: float, effective: float, alpha: float) -> tuple[float, float]:
+    if value <= 0 or error == 0:
+        return value, value
+    exponent = _t_quantile(max(effective - 1, 1e-3), alpha) * error / value
+    return value * math.exp(-exponent), value * math.exp(exponent) if exponent < 700 else math.inf
+
+
+def _t_quantile(freedom: float, alpha: float) -> float:
+    from scipy.special import stdtrit  # noqa: PLC0415 - a slow import that `onepolicy --help` must not pay
+
+    return float(stdtrit(freedom, 1 - alpha))
+
+
+def _unknown(value: float, clusters: int, effective: float) -> Estimate:
+    return Estimate(
+        value=value,
+        low=math.nan,
+        high=math.nan,
+        standard_error=math.nan,
+        clusters=clusters,
+        effective_clusters=effective,
+    )

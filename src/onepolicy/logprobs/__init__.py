@@ -1,0 +1,1 @@
+"""The reference logprobs: torch functions that other engines are measured against."""

@@ -1,0 +1,1 @@
+"""Same probabilities: per-token metrics, their mergeable summary, and the checks on them."""

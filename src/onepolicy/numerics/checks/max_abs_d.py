@@ -1,0 +1,40 @@
+"""No single token may be far off."""
+
+from __future__ import annotations
+
+from onepolicy.judgement.limits import Limits
+from onepolicy.numerics.measurement import Measurement
+from onepolicy.records.verdict import Evidence, Status, Verdict
+
+
+def max_abs_d(measured: Measurement, limits: Limits) -> Verdict:
+    """Fails if |d| of any one token exceeds the limit. An exact statement about these tokens."""
+    if not measured.worst_by_token or not measured.same_meaning:
+        return Verdict(check="max_abs_d", status=Status.UNKNOWN, message="there is no token to compare.")
+    worst = measured.worst_by_token[0]
+    bad = worst.max_abs_d > limits.max_abs_d
+    position = int(worst.positions[worst.worst])
+    return Verdict(
+        check="max_abs_d",
+        status=Status.FAIL if bad else Status.PASS,
+        quantity="max_abs_d",
+        value=worst.max_abs_d,
+        limit=limits.max_abs_d,
+        unit="nats",
+        message=(
+            f"the largest |d| is {worst.max_abs_d:.2g} nats, in rollout {worst.rollout_id} at position {position}, "
+            f"limit {limits.max_abs_d:g}."
+        ),
+        evidence=tuple(
+            Evidence(
+                rollout_id=detail.rollout_id,
+                position=int(detail.positions[detail.worst]),
+                note=(
+                    f"rollout {detail.rollout_logprobs[detail.worst]:.4g}, "
+                    f"trainer {detail.trainer_logprobs[detail.worst]:.4g}"
+                ),
+            )
+            for detail in measured.worst_by_token
+            if not bad or detail.max_abs_d > limits.max_abs_d
+        ),
+    )

@@ -1,0 +1,112 @@
+"""The mean divergence per token: the check that gates."""
+
+from __future__ import annotations
+
+import math
+
+from onepolicy.judgement.limits import MIN_CLUSTERS, MIN_EFFECTIVE_CLUSTERS, Limits
+from onepolicy.judgement.statistics import Estimate, prompts_needed
+from onepolicy.numerics.measurement import Measurement
+from onepolicy.records.verdict import Status, Verdict, VerdictKind
+
+
+def mean_kl(measured: Measurement, limits: Limits) -> Verdict:
+    """Held against the limit with its interval over prompt groups if the tokens are a sample of the policy.
+
+    For other tokens (fixed sequences, greedy sampling) it is a mean over these tokens, without an interval, and is not
+    called a KL. Unknown under differing meanings, without tokens, or with too few prompts.
+    """
+    estimate = measured.gate()
+    if not measured.valid or not measured.same_meaning or math.isnan(estimate.value):
+        return _without_number(measured, limits)
+    if measured.is_kl:
+        status, message = _about_the_policy(estimate, limits.mean_kl)
+        kind: VerdictKind = "about the policy"
+    else:
+        status = Status.PASS if estimate.value <= limits.mean_kl else Status.FAIL
+        message, kind = _on_these_tokens(estimate, limits.mean_kl), "on these tokens"
+    return Verdict(
+        check="mean_kl",
+        status=status,
+        kind=kind,
+        quantity=quantity(measured),
+        value=estimate.value,
+        low=_finite(estimate.low) if measured.is_kl else None,
+        high=_finite(estimate.high) if measured.is_kl else None,
+        limit=limits.mean_kl,
+        unit="nats per token",
+        message=message,
+    )
+
+
+def quantity(measured: Measurement) -> str:
+    """The name of what gates here."""
+    if not measured.is_kl:
+        return "k3_on_these_tokens"
+    if not measured.hybrid_tokens:
+        return "kl_k3"
+    return "kl_hybrid" if measured.hybrid_tokens == measured.valid else "kl_hybrid_and_k3"
+
+
+def _about_the_policy(estimate: Estimate, limit: float) -> tuple[Status, str]:
+    if math.isinf(estimate.value):
+        return Status.FAIL, "KL is infinite: the trainer gives a sampled token no probability."
+    if estimate.clusters < MIN_CLUSTERS or estimate.effective_clusters < MIN_EFFECTIVE_CLUSTERS:
+        return Status.UNKNOWN, (
+            f"KL {estimate.value:.2g} comes from {estimate.clusters} prompts (effectively "
+            f"{estimate.effective_clusters:.1f}); {MIN_CLUSTERS} are needed to say anything about the policy. Record "
+            "more prompts."
+        )
+    shown = f"KL {estimate.value:.2g} (99 %: {estimate.low:.2g} to {estimate.high:.2g}) nats per token"
+    if estimate.high <= limit:
+        return Status.PASS, f"{shown}, limit {limit:g}."
+    if estimate.low > limit:
+        return (
+            Status.FAIL,
+            f"{shown}, limit {limit:g}. The smallest limit that would pass is {_up(estimate.high)}.",
+        )
+    return Status.UNKNOWN, f"{shown}, limit {limit:g} lies inside. {_more(estimate, limit)}"
+
+
+def _more(estimate: Estimate, limit: float) -> str:
+    needed = prompts_needed(estimate, limit=limit)
+    if needed > 50 * estimate.clusters:
+        return f"The value is too close to the limit: {50 * estimate.clusters} prompts would not decide."
+    return f"About {math.ceil(max(needed - estimate.clusters, 1))} more prompts would decide."
+
+
+def _on_these_tokens(estimate: Estimate, limit: float) -> str:
+    shown = f"mean k3 over these tokens is {estimate.value:.2g} nats, limit {limit:g}"
+    if estimate.value <= limit:
+        return f"{shown}. The tokens are no sample of the policy, so this is no KL."
+    return f"{shown}. The smallest limit that would pass is {_up(estimate.value)}."
+
+
+def _without_number(measured: Measurement, limits: Limits) -> Verdict:
+    if not measured.valid:
+        why = "no token has a logprob on both sides, so there is nothing to average."
+    elif not measured.same_meaning:
+        why = "the two sides' logprobs mean different things, so their difference is no divergence."
+    else:
+        why = "the mean is not a number."
+    return Verdict(
+        check="mean_kl",
+        status=Status.UNKNOWN,
+        kind="about the policy" if measured.is_kl else "on these tokens",
+        quantity=quantity(measured),
+        limit=limits.mean_kl,
+        unit="nats per token",
+        message=why,
+    )
+
+
+def _up(value: float) -> str:
+    """Two significant digits, rounded up so that the limit it names does pass."""
+    if not math.isfinite(value) or value <= 0:
+        return f"{value:g}"
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(value / step) * step:.2g}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,37 @@
+"""Every number must be a logprob."""
+
+from __future__ import annotations
+
+from onepolicy.judgement.limits import Limits
+from onepolicy.numerics.measurement import Measurement
+from onepolicy.records.tokens import TokenState
+from onepolicy.records.verdict import Evidence, Status, Verdict
+
+
+def valid_logprobs(measured: Measurement, limits: Limits) -> Verdict:
+    """Fails if an engine gave NaN, an infinity, a sentinel or a positive number for a compared token."""
+    rollout, trainer = (int(s[TokenState.INVALID]) for s in (measured.rollout_states, measured.trainer_states))
+    if not rollout + trainer:
+        return Verdict(check="valid_logprobs", status=Status.PASS, value=0, message="every number is a logprob.")
+    first = measured.invalid.first[0]
+    return Verdict(
+        check="valid_logprobs",
+        status=Status.FAIL,
+        quantity="invalid_tokens",
+        value=rollout + trainer,
+        limit=0,
+        unit="tokens",
+        message=(
+            f"{rollout} rollout and {trainer} trainer values in {measured.invalid.rollouts} rollouts are no logprobs "
+            f"(NaN, infinite, a sentinel such as -9999, or positive); the first is in rollout {first.rollout_id} at "
+            f"position {first.position}. Look at what the engine returns there."
+        ),
+        evidence=tuple(
+            Evidence(
+                rollout_id=place.rollout_id,
+                position=place.position,
+                note=f"rollout {place.rollout_logprob:g}, trainer {place.trainer_logprob:g}",
+            )
+            for place in measured.invalid.first
+        ),
+    )

@@ -1,0 +1,146 @@
+"""Everything the numeric checks need to know about a pair of readings, gathered block by block in flat memory."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from onepolicy.judgement.statistics import Estimate
+from onepolicy.numerics.clusters import Clusters
+from onepolicy.numerics.evidence import (
+    KEPT,
+    Gap,
+    Places,
+    RolloutDetail,
+    Worst,
+    contradicted_zeros,
+    gaps_of,
+    invalid_values,
+    max_abs_d,
+    mean_k3,
+)
+from onepolicy.numerics.hybrid import PairedTop, hybrid_minus_k3
+from onepolicy.numerics.pair import Pair, per_rollout
+from onepolicy.numerics.summary import ROLLOUT_SUMS, TokenTotals
+from onepolicy.records.protocol import Meaning
+from onepolicy.records.tokens import Float64, TokenState
+
+
+def _no_states() -> npt.NDArray[np.int64]:
+    return np.zeros(len(TokenState), dtype=np.int64)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Measurement:
+    """The result; `add` is the only thing that changes it."""
+
+    rollout_meaning: Meaning = Meaning()
+    trainer_meaning: Meaning = Meaning()
+    is_kl: bool = True
+    """whether the tokens were sampled from the distribution that the rollout logprobs belong to"""
+    rollouts: int = 0
+    empty_rollouts: int = 0
+    compared: int = 0
+    """tokens that were to be compared"""
+    rollout_states: npt.NDArray[np.int64] = field(default_factory=_no_states)
+    """[len(TokenState)] of the compared tokens"""
+    trainer_states: npt.NDArray[np.int64] = field(default_factory=_no_states)
+    totals: TokenTotals = field(default_factory=TokenTotals)
+    sums: Float64 = field(default_factory=lambda: np.zeros(len(ROLLOUT_SUMS)))
+    clusters: Clusters = field(default_factory=Clusters)
+    hybrid_tokens: int = 0
+    """compared tokens whose gate quantity came from top lists"""
+    top1_known: int = 0
+    top1_equal: int = 0
+    sequence_outside: int = 0
+    """rollouts whose sequence ratio, exp of their summed d, lies outside [0.5, 2]"""
+    max_abs_sum_d: float = 0.0
+    languages: dict[str, list[int]] = field(default_factory=dict)
+    """language -> [compared tokens, tokens without a logprob on one side]"""
+    invalid: Places = field(default_factory=Places)
+    zeros: Places = field(default_factory=Places)
+    gaps: list[Gap] = field(default_factory=list)
+    """the worst of them, largest share without a logprob first"""
+    by_kl: Worst = field(default_factory=lambda: Worst(of=mean_k3, key=lambda detail: detail.mean_k3))
+    by_token: Worst = field(default_factory=lambda: Worst(of=max_abs_d, key=lambda detail: detail.max_abs_d))
+
+    @property
+    def valid(self) -> int:
+        """Tokens with a logprob on both sides."""
+        return self.totals.tokens
+
+    @property
+    def same_meaning(self) -> bool:
+        """Whether the two columns belong to the same kind of distribution."""
+        return self.rollout_meaning == self.trainer_meaning
+
+    @property
+    def worst_by_kl(self) -> list[RolloutDetail]:
+        """The rollouts with the largest mean k3."""
+        return self.by_kl.rollouts
+
+    @property
+    def worst_by_token(self) -> list[RolloutDetail]:
+        """The rollouts with the largest |d| of a token."""
+        return self.by_token.rollouts
+
+    def mean(self, name: str) -> float:
+        """Mean per token of one of `ROLLOUT_SUMS` over all compared tokens; NaN if there is none."""
+        return float(self.sums[ROLLOUT_SUMS.index(name)] / self.sums[0]) if self.sums[0] else float("nan")
+
+    def gate(self) -> Estimate:
+        """The gate quantity per token (hybrid where there are top lists, k3 elsewhere), by prompt group."""
+        return self.clusters.estimate()
+
+    def add(self, pair: Pair, top: dict[str, PairedTop] | None = None) -> None:
+        """Take in one block; `top` holds the rollouts of it for which both sides have top lists."""
+        self.totals.add(pair.totals)
+        self.sums += pair.sums.sums.sum(axis=0)
+        self.clusters.add(pair, self._gate_sums(pair, top or {}))
+        self.by_kl.add(pair)
+        self.by_token.add(pair)
+        self.invalid.add(pair, invalid_values(pair))
+        self.zeros.add(pair, contradicted_zeros(pair))
+        self.gaps = heapq.nlargest(KEPT, self.gaps + gaps_of(pair), key=lambda gap: gap.without / gap.compared)
+        self._count(pair)
+        self._count_languages(pair)
+        self._count_top1(pair)
+
+    def _count(self, pair: Pair) -> None:
+        self.rollouts += len(pair.digests)
+        self.compared += int(np.count_nonzero(pair.compared))
+        self.empty_rollouts += int(np.count_nonzero(per_rollout(pair.compared, pair.rollouts.offsets) == 0))
+        self.rollout_states += np.bincount(pair.rollout_states[pair.compared], minlength=len(TokenState))
+        self.trainer_states += np.bincount(pair.trainer_states[pair.compared], minlength=len(TokenState))
+        sequence = np.abs(pair.sums.column("d"))
+        self.sequence_outside += int(np.count_nonzero(sequence > np.log(2)))
+        self.max_abs_sum_d = max(self.max_abs_sum_d, float(sequence.max(initial=0.0)))
+
+    def _count_languages(self, pair: Pair) -> None:
+        wanted = per_rollout(pair.compared, pair.rollouts.offsets).tolist()
+        without = per_rollout(pair.compared & ~pair.both, pair.rollouts.offsets).tolist()
+        for tags, tokens, absent in zip(pair.rollouts.tags, wanted, without, strict=True):
+            language = self.languages.setdefault(json.loads(tags).get("language", "-"), [0, 0])
+            language[0] += tokens
+            language[1] += absent
+
+    def _count_top1(self, pair: Pair) -> None:
+        if pair.rollout_top1 is None or pair.trainer_top1 is None:
+            return
+        p, q = pair.rollout_top1[pair.both], pair.trainer_top1[pair.both]
+        known = (p >= 0) & (q >= 0)
+        self.top1_known += int(np.count_nonzero(known))
+        self.top1_equal += int(np.count_nonzero(known & (p == q)))
+
+    def _gate_sums(self, pair: Pair, top: dict[str, PairedTop]) -> Float64:
+        gate = pair.sums.column("k3").copy()
+        for row, rollout_id in enumerate(pair.rollouts.rollout_ids):
+            if rollout_id in top:
+                change, used = hybrid_minus_k3(top[rollout_id], pair, row)
+                gate[row] += change
+                self.hybrid_tokens += used
+        return gate

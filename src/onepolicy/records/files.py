@@ -1,0 +1,93 @@
+"""Files that are whole or absent: written under a temporary name, flushed to disk, renamed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from onepolicy.errors import RunError
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the file system into one that says which file and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise RunError(
+                f"{path}: the disk is full. What was finished before is kept; make room and run the same command "
+                "again with --resume."
+            ) from error
+        reason = error.strerror or str(error)
+        raise RunError(f"{path}: {reason}. Check that the folder exists and may be written to.") from error
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file beside `path`, flush it to disk, then rename it to `path`."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            write(temporary)
+            _flush(temporary)
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _flush(path.parent)
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write `text` as UTF-8; a lone surrogate is written as an escape, never lost."""
+    data = text.encode("utf-8", errors="backslashreplace")
+    write_atomically(path, lambda temporary: _write_bytes(temporary, data))
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """Write `data`."""
+    write_atomically(path, lambda temporary: _write_bytes(temporary, data))
+
+
+@contextmanager
+def one_writer(path: Path) -> Iterator[None]:
+    """Hold `path` as a lock for as long as the block runs; the system lets go of it if the process dies."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(
+                f"{path.parent}: another process is writing this part of the run. Wait for it, end it, or give each "
+                "process a shard of its own (--shard 1/2, --shard 2/2)."
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,326 @@
+"""The run directory: the only place where engines, measures and reports meet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from onepolicy.errors import RunError, UsageError
+from onepolicy.records.files import (
+    one_writer,
+    write_atomically,
+    write_bytes_atomically,
+    write_text_atomically,
+)
+from onepolicy.records.manifest import FORMAT_VERSION, Manifest
+from onepolicy.records.parquet import (
+    READING_SCHEMA,
+    ROLLOUT_SCHEMA,
+    SPAN_SCHEMA,
+    RolloutBlock,
+    reading_table,
+    rollout_block,
+    rollout_rows,
+    rollout_table,
+    span_rows,
+    span_table,
+    top_table,
+    write_parquet,
+)
+from onepolicy.records.protocol import Strict
+from onepolicy.records.reading import ReadingInfo, ReadingRow
+from onepolicy.records.rollout import Rollout, Span
+from onepolicy.records.verdict import Judgement
+
+StrictT = TypeVar("StrictT", bound=Strict)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
+
+
+class Run:
+    """A directory with rollouts, spans and readings. Judging never changes them.
+
+    A part is named after the rollouts in it, so writing it twice gives one file, and the part of rollouts is written
+    after its spans and readings: a rollout that is there is whole.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def create(cls, path: Path, manifest: Manifest, *, resume: bool = False) -> Run:
+        """Start a run, or go on with the one that was asked for in the same words.
+
+        Raises: RunError if the folder holds something else, or a run and `resume` is not given.
+        """
+        if (path / "manifest.json").exists():
+            return cls._continue(path, manifest, resume=resume)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(f"{path}: exists and is no run of onepolicy. Give another folder with --run.")
+        run = cls(path, manifest)
+        run._write_manifest()
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """Read a run's manifest. Raises: RunError if it is absent, damaged, or of a later format version."""
+        return cls(path, _read_manifest(path))
+
+    @classmethod
+    def _continue(cls, path: Path, manifest: Manifest, *, resume: bool) -> Run:
+        found = _read_manifest(path)
+        if not resume:
+            raise RunError(f"{path}: a run is already there. Go on with it with --resume, or give another --run.")
+        ignored = {"status", "tool_version"}
+        asked, there = manifest.model_dump(exclude=ignored), found.model_dump(exclude=ignored)
+        differing = sorted(key for key in asked if asked[key] != there[key])
+        if differing:
+            key = differing[0]
+            raise RunError(
+                f"{path}: this run was started with {key} = {there[key]!r}, and now {asked[key]!r} is asked for. "
+                "Resume with the same request, or give another --run."
+            )
+        return cls(path, found)
+
+    # -- rollouts -----------------------------------------------------------------------------------------------
+
+    def write_rollouts(self, rollouts: Sequence[Rollout], spans: Sequence[Span]) -> None:
+        """Add one part. The spans go first, so that a rollout that is there has its spans."""
+        name = _part_name([r.rollout_id for r in rollouts])
+        self._write_table(self.path / "spans" / name, span_table(spans))
+        self._write_table(self.path / "rollouts" / name, rollout_table(rollouts))
+
+    def complete(self) -> None:
+        """Write the manifest's status "complete"."""
+        self.manifest = self.manifest.model_copy(update={"status": "complete"})
+        self._write_manifest()
+
+    def rollout_ids(self) -> list[str]:
+        """Ids of the rollouts that are there, in the order of the parts."""
+        return self._column("rollouts", ROLLOUT_SCHEMA, "rollout_id")
+
+    def rollouts(self) -> Iterator[Rollout]:
+        """The rollouts, one row group in memory at a time."""
+        for path, table in self._row_groups("rollouts", ROLLOUT_SCHEMA):
+            yield from _named(path, rollout_rows(table))
+
+    def rollout_blocks(self) -> Iterator[RolloutBlock]:
+        """The rollouts as flat arrays, one row group at a time."""
+        columns = ["rollout_id", "prompt_id", "tags", "token_ids", "sampled", "loss_mask"]
+        for path, table in self._row_groups("rollouts", ROLLOUT_SCHEMA, columns=columns):
+            yield next(_named(path, iter([rollout_block(table)])))
+
+    def spans(self) -> Iterator[Span]:
+        """The spans of all rollouts."""
+        for _, table in self._row_groups("spans", SPAN_SCHEMA):
+            yield from span_rows(table)
+
+    # -- readings -----------------------------------------------------------------------------------------------
+
+    def start_reading(self, info: ReadingInfo) -> None:
+        """Create a reading, or check that the one of this name was asked for in the same words."""
+        path = self._reading_path(info.name)
+        if (path / "reading.json").exists():
+            found = self.reading_info(info.name)
+            if found.request != info.request or found.engine != info.engine:
+                raise RunError(
+                    f"{path}: the run has a reading {info.name!r} by {found.request.engine}, which is not what is "
+                    f"asked for now ({info.request.engine}). Give the new reading another name with --name."
+                )
+            return
+        write_text_atomically(path / "reading.json", info.model_dump_json(indent=2) + "\n")
+
+    def write_reading(self, name: str, rows: Sequence[ReadingRow]) -> None:
+        """Add one part to a reading; its top lists go first."""
+        part = _part_name([row.rollout_id for row in rows])
+        folder = self._reading_path(name)
+        if any(row.top is not None for row in rows):
+            self._write_table(folder / part.replace("part-", "top-"), top_table(rows))
+        self._write_table(folder / part, reading_table(rows))
+
+    def reading_names(self) -> list[str]:
+        """Names of the readings that the run has."""
+        return sorted(path.parent.name for path in (self.path / "readings").glob("*/reading.json"))
+
+    def reading_info(self, name: str) -> ReadingInfo:
+        """What a reading is. Raises: RunError if the run has none of that name."""
+        path = self._reading_path(name) / "reading.json"
+        if not path.exists():
+            names = ", ".join(self.reading_names()) or "none"
+            raise RunError(f"{self.path}: there is no reading {name!r}. The run has: {names}.")
+        return _read_json(path, ReadingInfo)
+
+    def reading_rollout_ids(self, name: str) -> set[str]:
+        """Ids of the rollouts that a reading has scored."""
+        return set(self._column(f"readings/{name}", READING_SCHEMA, "rollout_id"))
+
+    def reading_parts(self, name: str) -> list[Path]:
+        """The part files of a reading, in a fixed order."""
+        return sorted(self._reading_path(name).glob("part-*.parquet"))
+
+    def top_parts(self, name: str) -> list[Path]:
+        """The files of a reading's top lists, in a fixed order."""
+        return sorted(self._reading_path(name).glob("top-*.parquet"))
+
+    def token_count(self) -> int:
+        """Tokens in all rollouts, from the files' own statistics; nothing is read."""
+        total = 0
+        for path in sorted((self.path / "rollouts").glob("part-*.parquet")):
+            with open_parquet(path, ROLLOUT_SCHEMA) as file:
+                column = _column_index(file, "token_ids")
+                total += sum(file.metadata.row_group(g).column(column).num_values for g in range(file.num_row_groups))
+        return total
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def add_tokenizer(self, content: bytes) -> str:
+        """Keep a `tokenizer.json` in the run, once for both sides; returns the first 16 hex digits of its SHA-256."""
+        name = hashlib.sha256(content).hexdigest()[:16]
+        path = self.tokenizer_path(name)
+        if not path.exists():
+            write_bytes_atomically(path, content)
+        return name
+
+    def tokenizer_path(self, name: str) -> Path:
+        """Where the tokenizer with this hash is kept."""
+        return self.path / "tokenizers" / f"{_checked_name(name)}.json"
+
+    def write_judgement(self, name: str, judgement: Judgement) -> Path:
+        """Keep a judgement; returns its folder."""
+        folder = self.path / "judgements" / _checked_name(name)
+        write_text_atomically(folder / "verdicts.json", judgement.model_dump_json(indent=2) + "\n")
+        return folder
+
+    def judgement(self, name: str) -> Judgement:
+        """A judgement that was kept. Raises: RunError if there is none of that name."""
+        path = self.path / "judgements" / _checked_name(name) / "verdicts.json"
+        if not path.exists():
+            raise RunError(f"{self.path}: there is no judgement {name!r}. Make one with: onepolicy judge {self.path}")
+        return _read_json(path, Judgement)
+
+    def writing(self, what: str) -> AbstractContextManager[None]:
+        """Hold the lock of one writer. Raises: RunError if another process holds it."""
+        return one_writer(self.path / f".writing-{what.replace('/', '-of-')}")
+
+    def _reading_path(self, name: str) -> Path:
+        return self.path / "readings" / _checked_name(name)
+
+    def _write_manifest(self) -> None:
+        write_text_atomically(self.path / "manifest.json", self.manifest.model_dump_json(indent=2) + "\n")
+
+    def _write_table(self, path: Path, table: pa.Table) -> None:
+        write_atomically(path, lambda temporary: write_parquet(table, temporary))
+
+    def _column(self, folder: str, schema: pa.Schema, column: str) -> list[str]:
+        names: list[str] = []
+        for _, table in self._row_groups(folder, schema, columns=[column]):
+            names += table[column].to_pylist()
+        return names
+
+    def _row_groups(
+        self, folder: str, schema: pa.Schema, *, columns: list[str] | None = None
+    ) -> Iterator[tuple[Path, pa.Table]]:
+        for path in sorted((self.path / folder).glob("part-*.parquet")):
+            with open_parquet(path, schema) as file:
+                for group in range(file.num_row_groups):
+                    yield path, read_row_group(path, file, group, columns)
+
+
+def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
+    """Open a part and hold its columns against the schema. Raises: RunError if it is damaged or foreign."""
+    try:
+        file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
+        found = file.schema_arrow
+    except (pa.ArrowException, OSError) as error:
+        raise RunError(
+            f"{path}: cannot be read as Parquet ({_one_line(error)}). The file is cut off or not a part of a run; "
+            "delete it and run the command that wrote it again with --resume."
+        ) from error
+    for field in schema:
+        if field.name not in found.names or found.field(field.name).type != field.type:
+            have = ", ".join(f"{f.name}: {f.type}" for f in found)
+            file.close()
+            raise RunError(
+                f"{path}: a part of a run needs the column {field.name!r} of type {field.type}; this file has {have}."
+            )
+    return file
+
+
+def read_row_group(path: Path, file: pq.ParquetFile, group: int, columns: list[str] | None) -> pa.Table:
+    """One row group. Raises: RunError if its bytes are damaged."""
+    try:
+        return file.read_row_group(group, columns=columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise RunError(
+            f"{path}: row group {group} is damaged ({_one_line(error)}). Delete the file and run the command that "
+            "wrote it again with --resume."
+        ) from error
+
+
+def _column_index(file: pq.ParquetFile, name: str) -> int:
+    if not file.num_row_groups:
+        return 0
+    group = file.metadata.row_group(0)
+    return next(i for i in range(group.num_columns) if group.column(i).path_in_schema.split(".")[0] == name)
+
+
+def _named(path: Path, rows: Iterator[StrictT] | Iterator[Rollout] | Iterator[RolloutBlock]) -> Iterator:  # type: ignore[type-arg]
+    try:
+        yield from rows
+    except RunError as error:
+        raise RunError(f"{path}: {error}") from error
+
+
+def _part_name(rollout_ids: Sequence[str]) -> str:
+    return f"part-{hashlib.sha256(chr(10).join(rollout_ids).encode()).hexdigest()[:16]}.parquet"
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} cannot be a name inside a run: use letters, digits, '.', '_' and '-'.")
+    return name
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / "manifest.json"
+    if not file.exists():
+        raise RunError(f"{path}: no run here (manifest.json is absent). Record one with: onepolicy record")
+    version = _raw_json(file).get("format_version")
+    if version != FORMAT_VERSION:
+        raise RunError(
+            f"{file}: the run has format version {version!r}; this onepolicy reads version {FORMAT_VERSION}. "
+            "Read it with the onepolicy that wrote it, or a later one."
+        )
+    return _read_json(file, Manifest)
+
+
+def _raw_json(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise RunError(f"{path}: is not JSON ({_one_line(error)}). The file is damaged.") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path}: holds no JSON object. The file is damaged.")
+    return content
+
+
+def _read_json(path: Path, model: type[StrictT]) -> StrictT:
+    try:
+        return model.model_validate(_raw_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RunError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}. The file is damaged.") from error
+
+
+def _one_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

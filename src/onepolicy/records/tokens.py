@@ -1,0 +1,53 @@
+"""Arrays over the tokens of a rollout: their types, the state of a value, and the digest of the ids."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.floating]
+Float32: TypeAlias = npt.NDArray[np.float32]
+Float64: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int32]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+StateArray: TypeAlias = npt.NDArray[np.uint8]
+
+LARGEST_ROUNDING = 1e-6
+"""A logprob up to this much above zero is rounding of a float32 log-softmax; above it is no logprob."""
+
+
+class TokenState(IntEnum):
+    """Why a position of a reading has a number, or has none. Only VALUE carries a number."""
+
+    VALUE = 0
+    MASKED = 1
+    """nobody asked for it (the prompt, a tool's answer)"""
+    INVALID = 2
+    """the engine gave something that is no logprob: NaN, an infinity, a sentinel, a positive number"""
+    ABSENT = 3
+    """asked for, and the engine gave nothing"""
+    TRUNCATED = 4
+    """the sequence was longer than the engine takes"""
+
+
+def digest_of_ids(token_ids: npt.NDArray[np.integer]) -> str:
+    """The first 16 hex digits of the SHA-256 of the ids as little-endian int32.
+
+    Shape: [T]. A reading carries it for each rollout, so that it cannot be attached to other ids.
+    """
+    return hashlib.sha256(np.ascontiguousarray(token_ids, dtype="<i4").tobytes()).hexdigest()[:16]
+
+
+def states_of(logprobs: FloatArray) -> StateArray:
+    """VALUE where the number is a logprob, INVALID where it is not.
+
+    Shape: [T] -> [T]. A logprob is finite, at most `LARGEST_ROUNDING`, and above -1000: engines write -9999.0 or
+    about -3.4e38 for "none", and no float32 log-softmax over a vocabulary comes near -1000.
+    """
+    with np.errstate(invalid="ignore"):
+        good = np.isfinite(logprobs) & (logprobs <= LARGEST_ROUNDING) & (logprobs > -1000.0)
+    return np.where(good, TokenState.VALUE, TokenState.INVALID).astype(np.uint8)

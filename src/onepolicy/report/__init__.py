@@ -1,0 +1,1 @@
+"""What a judgement looks like."""

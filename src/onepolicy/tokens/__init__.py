@@ -1,0 +1,1 @@
+"""Same tokens: what the two sides read from, and write for, the same ids."""

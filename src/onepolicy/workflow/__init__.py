@@ -1,0 +1,1 @@
+"""The use cases: record, score, judge, check, demo. Resumable, with progress."""

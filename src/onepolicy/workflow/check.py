@@ -1,0 +1,111 @@
+"""The main job: record, score, judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from onepolicy.engines.contract import Sampler
+from onepolicy.engines.spec import EngineSpec
+from onepolicy.errors import EngineError, UsageError
+from onepolicy.integrations import open_engine, open_sampler
+from onepolicy.judgement.limits import Limits
+from onepolicy.records.protocol import SamplingProtocol
+from onepolicy.records.run import Run
+from onepolicy.records.verdict import Judgement
+from onepolicy.suites import load_suite
+from onepolicy.workflow.judge import JudgeRequest, judge
+from onepolicy.workflow.progress import Progress, Silent
+from onepolicy.workflow.record import ROLLOUT, RecordRequest, record_with
+from onepolicy.workflow.score import TRAINER, ScoreRequest, score_with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """Two engines and what to compare them on."""
+
+    rollout: EngineSpec
+    trainer: EngineSpec
+    also: tuple[EngineSpec, ...] = ()
+    """more readings of the trainer side, for example in the rollout side's precision"""
+    suite: str = "quick"
+    protocol: SamplingProtocol = SamplingProtocol()
+    limits: Limits = Limits()
+    budget: int | None = None
+    top: int = 20
+    keep_text: bool = True
+    statistics: bool = False
+
+
+def check(
+    request: CheckRequest, *, path: Path | None = None, resume: bool = False, progress: Progress | None = None
+) -> Judgement:
+    """Sample with one engine, score with the other, decide. The run stays at `path`.
+
+    Raises: EngineError, RunError, UsageError; what was finished before stays and `resume` goes on from there.
+    """
+    shown = progress or Silent()
+    if resume and path is None:
+        raise UsageError("--resume needs --run DIR: the run to go on with.")
+    path = path or new_run_path(request.suite)
+    run = _record(path, request, resume=resume, progress=shown)
+    _score(run, request.trainer, TRAINER, request, progress=shown)
+    for spec in request.also:
+        _score(run, spec, _also_name(spec), request, progress=shown)
+    return judge(path, JudgeRequest(limits=request.limits), progress=shown)
+
+
+def new_run_path(suite: str) -> Path:
+    """A folder under `runs/` that does not exist yet, named by the time and the suite."""
+    stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{Path(suite).stem}"
+    path, number = Path("runs") / stem, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{stem}-{number}"
+    return path
+
+
+def _record(path: Path, request: CheckRequest, *, resume: bool, progress: Progress) -> Run:
+    suite = load_suite(request.suite)
+    wanted = RecordRequest(
+        engine=request.rollout,
+        suite=request.suite,
+        protocol=request.protocol,
+        budget=request.budget,
+        top=request.top,
+        statistics=request.statistics,
+        keep_text=request.keep_text,
+    )
+    sampler: Sampler = open_sampler(request.rollout)
+    try:
+        run = record_with(sampler, path, wanted, suite, resume=resume, progress=progress)
+        if suite.is_fixed:
+            ours = ScoreRequest(engine=request.rollout, name=ROLLOUT, report_ids_of=None, statistics=request.statistics)
+            score_with(sampler, run, ours, progress=progress)
+        return run
+    finally:
+        sampler.close()
+
+
+def _score(run: Run, spec: EngineSpec, name: str, request: CheckRequest, *, progress: Progress) -> None:
+    engine = open_engine(spec)
+    if getattr(engine, "is_follower", False):
+        engine.close()
+        raise EngineError("`check` cannot run under torchrun; use `record`, `score` under torchrun, then `judge`.")
+    try:
+        score_with(
+            engine,
+            run,
+            ScoreRequest(engine=spec, name=name, statistics=request.statistics),
+            progress=progress,
+        )
+    finally:
+        engine.close()
+
+
+def _also_name(spec: EngineSpec) -> str:
+    """A name for a further reading: the engine and the options, spelled so that it can be a folder."""
+    options = "-".join(f"{key}-{value}" for key, value in sorted(spec.options.items()))
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{TRAINER}-{spec.engine}-{options}")
+    return name[:80].rstrip("-")

@@ -1,0 +1,245 @@
+"""Suite and sampler -> rollouts, spans and the rollout reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from onepolicy.engines.contract import Completion, SampleInput, Sampler, Wanted
+from onepolicy.engines.spec import EngineSpec
+from onepolicy.errors import EngineError
+from onepolicy.integrations import open_sampler
+from onepolicy.records.manifest import Manifest
+from onepolicy.records.protocol import SamplingProtocol
+from onepolicy.records.reading import ReadingInfo, ReadingRequest, ReadingRow, TopLists
+from onepolicy.records.rollout import Rollout, Span
+from onepolicy.records.run import Run
+from onepolicy.records.tokens import IntArray, TokenState
+from onepolicy.suites import FixedSequence, Suite, load_suite
+from onepolicy.version import VERSION
+from onepolicy.workflow.environment import engine_info, environment
+from onepolicy.workflow.plan import PlannedRollout, Shard, batches, plan_samples, within_budget
+from onepolicy.workflow.progress import Progress, Silent
+
+ROLLOUT = "rollout"
+"""name of the rollout side's reading"""
+_MOST_TOP_TOKENS = 200_000
+"""top lists are kept for a share of prompts that comes to about this many tokens"""
+_FIXED_PART = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRequest:
+    """What to record."""
+
+    engine: EngineSpec
+    suite: str = "quick"
+    protocol: SamplingProtocol = SamplingProtocol()
+    budget: int | None = None
+    """completion tokens at most"""
+    top: int = 20
+    """most likely tokens to keep at each position"""
+    statistics: bool = False
+    keep_text: bool = True
+    shard: Shard = Shard()
+
+
+def record(path: Path, request: RecordRequest, *, resume: bool = False, progress: Progress | None = None) -> Run:
+    """Sample a suite's prompts, or encode its fixed sequences, into a run directory.
+
+    With `resume`, what the run already has is left as it is, byte for byte.
+    Raises: EngineError, RunError, UsageError.
+    """
+    suite = load_suite(request.suite)
+    sampler = open_sampler(request.engine)
+    try:
+        return record_with(sampler, path, request, suite, resume=resume, progress=progress or Silent())
+    finally:
+        sampler.close()
+
+
+def record_with(
+    sampler: Sampler, path: Path, request: RecordRequest, suite: Suite, *, resume: bool, progress: Progress
+) -> Run:
+    """The same with a suite and a sampler that are at hand."""
+    if suite.is_fixed:
+        return _record_fixed(sampler, path, request, suite, resume=resume, progress=progress)
+    plan = plan_samples(suite, request.protocol, budget=request.budget)
+    run = Run.create(path, _manifest(request, suite, planned=len(plan)), resume=resume)
+    with run.writing(f"rollouts-{request.shard}"):
+        run.start_reading(_rollout_reading(run, sampler, request))
+        done = set(run.rollout_ids())
+        progress.start("sampling", len(plan[:: request.shard.count]))
+        for batch in batches(plan, sampler.batch_size, request.shard):
+            if not all(planned.rollout_id in done for planned in batch):
+                _sample_batch(run, sampler, batch, request)
+            progress.advance(len(batch))
+    return _completed(run)
+
+
+def _manifest(request: RecordRequest, suite: Suite, *, planned: int) -> Manifest:
+    return Manifest(
+        tool_version=VERSION,
+        status="recording",
+        kind="fixed" if suite.is_fixed else "fresh",
+        suite=suite.name,
+        suite_hash=suite.hash,
+        protocol=request.protocol,
+        rollout_engine=str(request.engine),
+        planned_rollouts=planned,
+        keeps_text=request.keep_text,
+    )
+
+
+def _rollout_reading(run: Run, sampler: Sampler, request: RecordRequest) -> ReadingInfo:
+    tokens = run.manifest.planned_rollouts * request.protocol.max_new_tokens
+    meaning = sampler.sampled_meaning(request.protocol)
+    return ReadingInfo(
+        name=ROLLOUT,
+        request=ReadingRequest(
+            engine=str(request.engine),
+            path="decode",
+            meaning=meaning,
+            statistics=request.statistics,
+            top=request.top,
+            top_share=min(1.0, _MOST_TOP_TOKENS / max(tokens, 1)),
+        ),
+        engine=engine_info(run, sampler),
+        condition=sampler.condition(path="decode"),
+        meaning=meaning,
+        environment=environment(),
+    )
+
+
+def _completed(run: Run) -> Run:
+    if len(run.rollout_ids()) == run.manifest.planned_rollouts:
+        run.complete()
+    return run
+
+
+# -- fresh rollouts ---------------------------------------------------------------------------------------------
+
+
+def _sample_batch(run: Run, sampler: Sampler, batch: Sequence[PlannedRollout], request: RecordRequest) -> None:
+    reading = run.reading_info(ROLLOUT).request
+    inputs = [
+        SampleInput(
+            rollout_id=planned.rollout_id,
+            prompt_ids=sampler.encode_chat(planned.messages),
+            seed=planned.seed,
+            keep_top=reading.keeps_top(planned.prompt_id),
+        )
+        for planned in batch
+    ]
+    wanted = Wanted(meaning=reading.meaning, statistics=request.statistics, top=request.top)
+    completions = sampler.sample(inputs, request.protocol, wanted)
+    _check_answers(request.engine, inputs, completions)
+    rollouts = [_rollout(*row, request=request) for row in zip(batch, inputs, completions, strict=True)]
+    rows = [_row(*row) for row in zip(rollouts, inputs, completions, strict=True)]
+    run.write_reading(ROLLOUT, rows)
+    run.write_rollouts(rollouts, [_span(*row, request) for row in zip(inputs, completions, strict=True)])
+
+
+def _check_answers(spec: EngineSpec, inputs: Sequence[SampleInput], completions: Sequence[Completion]) -> None:
+    asked, got = [i.rollout_id for i in inputs], [c.rollout_id for c in completions]
+    if asked != got:
+        raise EngineError(f"{spec}: was asked for the rollouts {asked} and answered {got}.")
+    empty = [c.rollout_id for c in completions if not len(c.token_ids)]
+    if empty:
+        raise EngineError(
+            f"{spec}: rollout {empty[0]} came back with no token at all; even an empty answer ends with the end token. "
+            "See whether the engine hides it."
+        )
+
+
+def _rollout(planned: PlannedRollout, asked: SampleInput, completion: Completion, *, request: RecordRequest) -> Rollout:
+    ids = np.concatenate([asked.prompt_ids, completion.token_ids]).astype(np.int32)
+    sampled = np.arange(len(ids)) >= len(asked.prompt_ids)
+    return Rollout(
+        rollout_id=planned.rollout_id,
+        prompt_id=planned.prompt_id,
+        trajectory_id=planned.rollout_id,
+        token_ids=ids,
+        sampled=sampled,
+        loss_mask=sampled,
+        text=completion.text if request.keep_text else None,
+        tags=dict(planned.tags),
+    )
+
+
+def _row(rollout: Rollout, asked: SampleInput, completion: Completion) -> ReadingRow:
+    prompt = len(asked.prompt_ids)
+    return ReadingRow(
+        rollout_id=rollout.rollout_id,
+        digest=rollout.digest,
+        logprobs=np.concatenate([np.full(prompt, np.nan, dtype=np.float32), completion.logprobs]),
+        states=np.concatenate([np.full(prompt, TokenState.MASKED, dtype=np.uint8), completion.states]),
+        top1=None if completion.top1 is None else _behind(prompt, completion.top1),
+        statistics={
+            name: np.concatenate([np.full(prompt, np.nan, dtype=np.float32), values])
+            for name, values in completion.statistics.items()
+        },
+        top=None if completion.top is None else _shifted(completion.top, by=prompt),
+    )
+
+
+def _behind(prompt: int, ids: IntArray) -> IntArray:
+    return np.concatenate([np.full(prompt, -1, dtype=np.int32), ids.astype(np.int32)])
+
+
+def _shifted(top: TopLists, *, by: int) -> TopLists:
+    return TopLists(positions=(top.positions + by).astype(np.int32), ids=top.ids, logprobs=top.logprobs)
+
+
+def _span(asked: SampleInput, completion: Completion, request: RecordRequest) -> Span:
+    start = len(asked.prompt_ids)
+    return Span(
+        rollout_id=asked.rollout_id,
+        start=start,
+        end=start + len(completion.token_ids),
+        weight_version=completion.weight_version,
+        finish_reason=completion.finish_reason,
+        stop_reason=completion.stop_reason,
+        cached_tokens=completion.cached_tokens,
+        protocol_hash=request.protocol.hash,
+    )
+
+
+# -- fixed sequences --------------------------------------------------------------------------------------------
+
+
+def _record_fixed(
+    sampler: Sampler, path: Path, request: RecordRequest, suite: Suite, *, resume: bool, progress: Progress
+) -> Run:
+    rollouts = [_fixed_rollout(sampler, sequence, request) for sequence in suite.sequences]
+    rollouts = rollouts[: within_budget([int(r.loss_mask.sum()) for r in rollouts], request.budget)]
+    run = Run.create(path, _manifest(request, suite, planned=len(rollouts)), resume=resume)
+    with run.writing(f"rollouts-{request.shard}"):
+        done = set(run.rollout_ids())
+        progress.start("encoding", len(rollouts))
+        for batch in batches(rollouts, _FIXED_PART, request.shard):
+            if not all(rollout.rollout_id in done for rollout in batch):
+                run.write_rollouts(batch, [])
+            progress.advance(len(batch))
+    return _completed(run)
+
+
+def _fixed_rollout(sampler: Sampler, sequence: FixedSequence, request: RecordRequest) -> Rollout:
+    prompt = sampler.encode(sequence.prompt, add_special_tokens=True)
+    completion = sampler.encode(sequence.completion, add_special_tokens=False)
+    ids = np.concatenate([prompt, completion]).astype(np.int32)
+    if not len(completion) or not len(prompt):
+        raise EngineError(f"fixed sequence {sequence.id}: the tokenizer makes no token of its prompt or completion.")
+    return Rollout(
+        rollout_id=sequence.id,
+        prompt_id=sequence.id,
+        trajectory_id=sequence.id,
+        token_ids=ids,
+        sampled=np.zeros(len(ids), dtype=np.bool_),
+        loss_mask=np.arange(len(ids)) >= len(prompt),
+        text=sampler.decode(completion) if request.keep_text else None,
+        tags=dict(sequence.tags),
+    )
