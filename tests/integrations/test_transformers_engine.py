@@ -10,24 +10,21 @@ import time
 import warnings
 from pathlib import Path
 
+import huggingface_hub.constants
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-import huggingface_hub.constants
-from peft import LoraConfig, get_peft_model
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import ByteLevel
 
-from onepolicy.engines.contract import Sampler, SampleInput, ScoreInput, Wanted
+from onepolicy.engines.contract import SampleInput, Sampler, ScoreInput, Wanted
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError, UsageError
 from onepolicy.integrations import open_engine
 from onepolicy.integrations.transformers.convert import built_once, cache_folder
-from onepolicy.integrations.transformers.engine import TransformersEngine
 from onepolicy.integrations.transformers.load import refuse_unusable
 from onepolicy.integrations.transformers.sample import neutral_config
 from onepolicy.records.protocol import Meaning, SamplingProtocol
@@ -90,7 +87,6 @@ def tokenizer():
 
 
 def copied(folder, into):
-    """The folder's files by hard link where nothing is to be changed in place."""
     into.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():
         (into / file.name).write_bytes(file.read_bytes())
@@ -417,7 +413,7 @@ def test_a_prompt_that_leaves_no_room_for_the_completion_names_both_numbers(engi
 
 
 def test_an_empty_prompt_is_refused(engine):
-    with pytest.raises(EngineError, match="rollout r-0: its prompt has no tokens"):
+    with pytest.raises(EngineError, match=r"rollout r-0: its prompt has no tokens"):
         engine.sample([prompt([])], SamplingProtocol(), Wanted())
 
 
@@ -513,8 +509,6 @@ def adapter(folder, tmp_path_factory):
 
 
 def test_an_adapter_is_part_of_the_policy(folder, adapter, engine, plain):
-    from peft import PeftModel
-
     (ids,) = sequences(12)
     with_adapter = opened(folder, adapter=adapter)
     (row,) = with_adapter.score([asked(ids)], Wanted())
@@ -584,7 +578,7 @@ def test_a_folder_without_weights_says_which_files_were_looked_for(folder, tmp_p
 def test_a_config_that_is_no_model_is_an_engine_error(folder, tmp_path):
     model = copied(folder, tmp_path / "odd")
     (model / "config.json").write_text('{"model_type": "no-such-model"}')
-    with pytest.raises(EngineError, match="Transformers cannot load this model: .*no-such-model"):
+    with pytest.raises(EngineError, match=r"Transformers cannot load this model: .*no-such-model"):
         opened(model)
 
 
@@ -628,7 +622,7 @@ def test_many_wrong_weights_are_counted_and_three_named():
 
 
 def test_an_unknown_dtype_lists_the_known_ones(folder):
-    with pytest.raises(UsageError, match="dtype='float8'.*'float32', 'bfloat16' or 'float16'"):
+    with pytest.raises(UsageError, match=r"dtype='float8'.*'float32', 'bfloat16' or 'float16'"):
         opened(folder, dtype="float8")
 
 
@@ -646,6 +640,16 @@ def test_a_hub_id_that_cannot_be_reached_says_so(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(EngineError, match="'no-one/no-model' is no folder here, and the Hugging Face hub"):
         opened("no-one/no-model")
+
+
+def test_a_hub_id_is_the_folder_that_was_downloaded_for_it(folder, tmp_path, monkeypatch):
+    repository = tmp_path / "models--some-one--some-model"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("a" * 40)
+    copied(folder, repository / "snapshots" / ("a" * 40))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    assert opened("some-one/some-model").info.weights_hash == opened(folder).info.weights_hash
 
 
 def test_without_the_package_the_extra_is_named():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process
 
 from onepolicy.errors import AlignmentError
+from onepolicy.logprobs import report as report_module
 from onepolicy.logprobs import streaming
 from onepolicy.logprobs.report import ReportRequest, report_from_hidden, report_from_logits
 from onepolicy.logprobs.truncation import truncated
@@ -43,9 +44,10 @@ def some(count=37, vocabulary=997, scale=4.0, seed=0):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks of 16 rows and 128 columns, so that a small case crosses every border."""
+    """Blocks of 16 rows and 128 columns, chunks of 2 whole rows, so that a small case crosses every border."""
     monkeypatch.setattr(streaming, "BLOCK", 2**11)
     monkeypatch.setattr(streaming, "MOST_ROWS", 16)
+    monkeypatch.setattr(report_module, "CHUNK", 2**11)
     monkeypatch.setattr(streaming, "FEWEST_COLUMNS", 128)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import import_module
 
 import click
@@ -19,7 +20,9 @@ COMMANDS = {
 }
 """name -> (where the command is, its line in the help); loaded only when it is called"""
 
-EXIT_STATUS_HELP = "Exit status: 0 pass, 1 fail, 2 could not run, 3 unknown."
+EXIT_STATUS_HELP = "Exit status: 0 pass, 1 fail, 2 could not run, 3 unknown, 130 interrupted."
+STAGE_EXIT_STATUS_HELP = "Exit status: 0 done, 2 could not run, 130 interrupted."
+"""of the commands that decide nothing"""
 
 
 class _Commands(click.Group):
@@ -63,4 +66,8 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("onepolicy: interrupted. What was finished is kept; go on with --run DIR --resume.", err=True)
         status = 130
+    except Exception:  # a bug of ours: Python would end with 1, which says that the check failed
+        traceback.print_exc()
+        click.echo("onepolicy: this is a bug of onepolicy, and nothing was decided. Report the lines above.", err=True)
+        status = 2
     sys.exit(status if isinstance(status, int) else 0)

@@ -40,33 +40,52 @@ def together(*options: Decorator) -> Decorator:
 
 sampling_options = together(
     click.option("--temperature", default=1.0, show_default=True, help="0 is greedy."),
-    click.option("--top-p", default=1.0, show_default=True),
+    click.option("--top-p", default=1.0, show_default=True, help="1 is off."),
     click.option("--top-k", default=0, show_default=True, help="0 is off."),
-    click.option("--min-p", default=0.0, show_default=True),
-    click.option("--max-new-tokens", default=64, show_default=True),
-    click.option("--samples-per-prompt", default=1, show_default=True),
-    click.option("--seed", default=0, show_default=True),
+    click.option("--min-p", default=0.0, show_default=True, help="0 is off."),
+    click.option("--max-new-tokens", default=64, show_default=True, help="Longest completion."),
+    click.option("--samples-per-prompt", default=1, show_default=True, help="Completions of each prompt."),
+    click.option("--seed", default=0, show_default=True, help="Of the sampling; each rollout gets one of its own."),
 )
 recording_options = together(
-    click.option("--budget", type=click.IntRange(min=1), help="Completion tokens at most; prompts are left out."),
-    click.option("--top", default=20, show_default=True, help="Most likely tokens to keep at each position."),
+    click.option(
+        "--budget",
+        type=click.IntRange(min=1),
+        metavar="INTEGER",
+        help="Completion tokens at most; the suite's last prompts are left out.",
+    ),
+    click.option(
+        "--top",
+        type=click.IntRange(min=0),
+        metavar="INTEGER",
+        default=20,
+        show_default=True,
+        help="Most likely tokens to keep at each position; 0 is none.",
+    ),
     click.option("--no-text", is_flag=True, help="Keep and show no text, for confidential rollouts."),
     statistics_option,
 )
 limit_options = together(
-    click.option("--max-kl", default=Limits().mean_kl, show_default=True, help="Limit of the mean KL per token."),
-    click.option("--max-abs-d", default=Limits().max_abs_d, show_default=True, help="Limit of |d| of any token."),
+    click.option(
+        "--max-kl",
+        default=Limits().mean_kl,
+        show_default=True,
+        help="Limit of the mean KL, in nats per token.",
+    ),
+    click.option(
+        "--max-abs-d", default=Limits().max_abs_d, show_default=True, help="Limit of any token's |d|, in nats."
+    ),
     click.option(
         "--worst-rollout",
         default=Limits().worst_rollout_kl,
         show_default=True,
-        help="Limit of a rollout's mean k3.",
+        help="Limit of any rollout's mean k3, in nats per token.",
     ),
     click.option(
         "--coverage",
         default=Limits().coverage,
         show_default=True,
-        help="Share of tokens that must have values.",
+        help="Share of tokens that must have a logprob on both sides.",
     ),
 )
 

@@ -33,7 +33,7 @@ class Bar:
 
     def note(self, message: str) -> None:
         """Something that a person should know."""
-        self._progress.console.print(message)
+        self._progress.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

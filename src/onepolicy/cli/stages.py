@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onepolicy.cli.app import EXIT_STATUS_HELP
+from onepolicy.cli.app import EXIT_STATUS_HELP, STAGE_EXIT_STATUS_HELP
 from onepolicy.cli.options import (
     json_option,
     limit_options,
@@ -31,10 +31,10 @@ from onepolicy.workflow.record import record as run_record
 from onepolicy.workflow.score import ScoreRequest
 from onepolicy.workflow.score import score as run_score
 
-shard_option = click.option("--shard", default="1/1", show_default=True, help="Do the second of four parts with 2/4.")
+shard_option = click.option("--shard", default="1/1", show_default=True, help="2/4 does the second of four parts.")
 
 
-@click.command()
+@click.command(epilog=STAGE_EXIT_STATUS_HELP)
 @click.option("--engine", required=True, metavar="SPEC", help="The engine that samples.")
 @suite_option
 @click.option("--run", "path", type=click.Path(path_type=Path), required=True, help="Where the run is kept.")
@@ -54,11 +54,13 @@ def record(engine: str, path: Path, resume: bool, shard: str, **options: Any) ->
     return 0
 
 
-@click.command()
+@click.command(epilog=STAGE_EXIT_STATUS_HELP)
 @run_argument
 @click.option("--engine", required=True, metavar="SPEC", help="The engine that scores.")
-@click.option("--name", default="trainer", show_default=True, help="Of the reading inside the run.")
-@resume_option
+@click.option("--name", default="trainer", show_default=True, help="Name of the reading inside the run.")
+@click.option(
+    "--resume", is_flag=True, help="Accepted and not needed: a reading that was begun is always gone on with."
+)
 @statistics_option
 @shard_option
 def score(run: Path, engine: str, name: str, statistics: bool, shard: str, **_: bool) -> int:
@@ -75,7 +77,7 @@ def score(run: Path, engine: str, name: str, statistics: bool, shard: str, **_: 
 @run_argument
 @click.option("--rollout", default="rollout", show_default=True, help="Name of the rollout side's reading.")
 @click.option("--trainer", default="trainer", show_default=True, help="Name of the trainer side's reading.")
-@click.option("--name", default="default", show_default=True, help="Of the judgement inside the run.")
+@click.option("--name", default="default", show_default=True, help="Name of the judgement inside the run.")
 @limit_options
 @json_option
 def judge(run: Path, rollout: str, trainer: str, name: str, as_json: bool, **options: Any) -> int:
@@ -88,7 +90,7 @@ def judge(run: Path, rollout: str, trainer: str, name: str, as_json: bool, **opt
 
 @click.command(epilog=EXIT_STATUS_HELP)
 @run_argument
-@click.option("--name", default="default", show_default=True, help="Of the judgement inside the run.")
+@click.option("--name", default="default", show_default=True, help="Name of the judgement inside the run.")
 @json_option
 def report(run: Path, name: str, as_json: bool) -> int:
     """Show a judgement that a run keeps, and end with its exit status."""

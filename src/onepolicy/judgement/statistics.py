@@ -50,21 +50,24 @@ def estimate_ratio(*, sums: Float64, lengths: Float64, alpha: float = ALPHA) -> 
 
 
 def prompts_needed(estimate: Estimate, *, limit: float, alpha: float = ALPHA) -> float:
-    """How many prompt groups of the same kind would decide; infinite if the value sits on the limit.
+    """How many prompt groups of the same kind would decide; infinite if the value sits on the limit, or has no error.
 
     Source: m' = m (t s / r / ln(limit / r))^2.
     """
-    distance = math.log(limit / estimate.value) if estimate.value > 0 else math.inf
-    if distance == 0:
+    if estimate.value == 0:
+        return 0.0
+    distance = math.log(limit / estimate.value)
+    if distance == 0 or not math.isfinite(estimate.standard_error):
         return math.inf
     quantile = _t_quantile(max(estimate.effective_clusters - 1, 1.0), alpha)
     return estimate.clusters * (quantile * estimate.standard_error / estimate.value / distance) ** 2
 
 
 def _jackknife_error(sums: Float64, lengths: Float64) -> float:
-    m = len(sums)
+    m, scale = len(sums), float(np.abs(sums).max()) or 1.0
+    sums = sums / scale  # the square of a sum above 1e154 is beyond float64
     without = (sums.sum() - sums) / (lengths.sum() - lengths)
-    return float(np.sqrt((m - 1) / m * ((without - without.mean()) ** 2).sum()))
+    return scale * float(np.sqrt((m - 1) / m * ((without - without.mean()) ** 2).sum()))
 
 
 def _log_bounds(value: float, error: float, effective: float, alpha: float) -> tuple[float, float]:

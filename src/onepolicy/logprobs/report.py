@@ -10,9 +10,12 @@ from torch import Tensor
 from onepolicy.errors import AlignmentError
 from onepolicy.logprobs.source import EVERYTHING, HeadProduct, HeldLogits, LogitSource
 from onepolicy.logprobs.statistics import statistics_of
-from onepolicy.logprobs.streaming import BLOCK, spans, stream_logprobs
+from onepolicy.logprobs.streaming import spans, stream_logprobs
 from onepolicy.logprobs.truncation import scores, truncates
 from onepolicy.records.protocol import Meaning
+
+CHUNK = 2**22
+"""logits in hand at a time when a report needs whole rows: 16 MiB of float32, and some temporaries as large"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,7 @@ def report_on(source: LogitSource, token_ids: Tensor, request: ReportRequest) ->
         logprobs, top1 = stream_logprobs(source, token_ids, temperature=temperature)
         return TokenReport(logprobs=logprobs, top1=top1)
     count, vocabulary = source.shape
-    chunks = list(spans(count, max(1, BLOCK // vocabulary))) or [slice(0, 0)]
+    chunks = list(spans(count, max(1, CHUNK // vocabulary))) or [slice(0, 0)]
     return _joined([_report_on_rows(source, rows, token_ids[rows], request) for rows in chunks])
 
 

@@ -36,7 +36,8 @@ class Clusters:
                 self.duplicates += 1
                 continue
             self._seen.add((prompt_id, digest))
-            self._sums[self._place(prompt_id)] += (tokens[row], gate[row])
+            place = self._place(prompt_id)  # first: it may replace the array
+            self._sums[place] += (tokens[row], gate[row])
 
     def estimate(self) -> Estimate:
         """The gate quantity per token."""

@@ -119,7 +119,8 @@ def contradicted_zeros(pair: Pair) -> BoolArray:
 
 def invalid_values(pair: Pair) -> BoolArray:
     """[N] compared tokens for which one side gave something that is no logprob."""
-    return pair.compared & ((pair.rollout_states == TokenState.INVALID) | (pair.trainer_states == TokenState.INVALID))
+    found: BoolArray = (pair.rollout_states == TokenState.INVALID) | (pair.trainer_states == TokenState.INVALID)
+    return pair.compared & found
 
 
 def gaps_of(pair: Pair) -> list[Gap]:

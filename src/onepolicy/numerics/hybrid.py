@@ -10,7 +10,7 @@ from onepolicy.errors import AlignmentError
 from onepolicy.numerics.metrics import kl_hybrid, kl_k3
 from onepolicy.numerics.pair import Pair
 from onepolicy.records.reading import TopLists
-from onepolicy.records.tokens import Float32, IntArray
+from onepolicy.records.tokens import BoolArray, Float32, IntArray, TokenState, states_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,19 +42,27 @@ def pair_top(rollout_id: str, rollout: TopLists, trainer: TopLists) -> PairedTop
     return PairedTop(positions=rollout.positions, ids=rollout.ids, rollout=rollout.logprobs, trainer=trainer.logprobs)
 
 
-def hybrid_minus_k3(top: PairedTop, pair: Pair, row: int) -> tuple[float, int]:
-    """By how much the hybrid estimate of a rollout's compared tokens exceeds k3, and for how many tokens it exists.
+def hybrid_sum(top: PairedTop, pair: Pair, row: int) -> tuple[float, int]:
+    """The hybrid estimate summed over a rollout's compared tokens, k3 where it does not exist, and where it does.
 
-    Unit: nats, summed over tokens.
+    It exists where both lists hold K logprobs. The second number counts those tokens. Unit: nats.
     """
     whole = pair.whole(row)
-    usable = np.isfinite(top.rollout).all(axis=1) & np.isfinite(top.trainer).all(axis=1)
-    usable &= pair.both[whole][top.positions]
+    both = pair.both[whole]
+    usable = _all_valid(top.rollout) & _all_valid(top.trainer) & both[top.positions]
     positions = top.positions[usable]
-    k3 = kl_k3(
-        trainer_logprobs=pair.trainer_logprobs[whole][positions],
-        rollout_logprobs=pair.rollout_logprobs[whole][positions],
+    gate = np.zeros(len(both))
+    gate[both] = kl_k3(trainer_logprobs=pair.q[pair.part(row)], rollout_logprobs=pair.p[pair.part(row)])
+    gate[positions] = kl_hybrid(
+        trainer_top=top.trainer[usable],
+        rollout_top=top.rollout[usable],
+        sampled_in_top=(top.ids[usable] == pair.rollouts.token_ids[whole][positions][:, None]).any(axis=1),
+        k3=gate[positions],
     )
-    inside = (top.ids[usable] == pair.rollouts.token_ids[whole][positions][:, None]).any(axis=1)
-    hybrid = kl_hybrid(trainer_top=top.trainer[usable], rollout_top=top.rollout[usable], sampled_in_top=inside, k3=k3)
-    return float(hybrid.sum() - k3.sum()), len(positions)
+    return float(gate.sum()), len(positions)
+
+
+def _all_valid(logprobs: Float32) -> BoolArray:
+    """[N, K] -> [N]"""
+    valid: BoolArray = (states_of(logprobs) == TokenState.VALUE).all(axis=1)
+    return valid

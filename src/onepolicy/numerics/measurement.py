@@ -23,7 +23,7 @@ from onepolicy.numerics.evidence import (
     max_abs_d,
     mean_k3,
 )
-from onepolicy.numerics.hybrid import PairedTop, hybrid_minus_k3
+from onepolicy.numerics.hybrid import PairedTop, hybrid_sum
 from onepolicy.numerics.pair import Pair, per_rollout
 from onepolicy.numerics.summary import ROLLOUT_SUMS, TokenTotals
 from onepolicy.records.protocol import Meaning
@@ -44,6 +44,9 @@ class Measurement:
     """whether the tokens were sampled from the distribution that the rollout logprobs belong to"""
     rollouts: int = 0
     empty_rollouts: int = 0
+    """without a token to compare"""
+    valid_rollouts: int = 0
+    """with a token that has a logprob on both sides"""
     compared: int = 0
     """tokens that were to be compared"""
     rollout_states: npt.NDArray[np.int64] = field(default_factory=_no_states)
@@ -112,6 +115,7 @@ class Measurement:
 
     def _count(self, pair: Pair) -> None:
         self.rollouts += len(pair.digests)
+        self.valid_rollouts += int(np.count_nonzero(pair.sums.column("tokens")))
         self.compared += int(np.count_nonzero(pair.compared))
         self.empty_rollouts += int(np.count_nonzero(per_rollout(pair.compared, pair.rollouts.offsets) == 0))
         self.rollout_states += np.bincount(pair.rollout_states[pair.compared], minlength=len(TokenState))
@@ -138,9 +142,10 @@ class Measurement:
 
     def _gate_sums(self, pair: Pair, top: dict[str, PairedTop]) -> Float64:
         gate = pair.sums.column("k3").copy()
+        if not self.is_kl:
+            return gate  # the sampled token is no draw from p, so k3 outside the lists estimates nothing
         for row, rollout_id in enumerate(pair.rollouts.rollout_ids):
             if rollout_id in top:
-                change, used = hybrid_minus_k3(top[rollout_id], pair, row)
-                gate[row] += change
+                gate[row], used = hybrid_sum(top[rollout_id], pair, row)
                 self.hybrid_tokens += used
         return gate

@@ -13,7 +13,18 @@ def precision_alone(measured: Measurement, alone: Measurement, *, dtype: str, ot
     """Hold the pair's mean k3 against that of the trainer in two precisions on the same tokens.
 
     `alone` compares the trainer's reading in the rollout side's precision with its reading in its own. Informs only.
+    Unknown if one of the two has nothing to compare, or compares logprobs of differing meaning.
     """
+    if not (measured.valid and alone.valid and measured.same_meaning and alone.same_meaning):
+        return Verdict(
+            check="precision_alone",
+            status=Status.UNKNOWN,
+            required=False,
+            message=(
+                f"whether precision alone accounts for it is not known: the trainer in {other_dtype} and in {dtype} "
+                "cannot be compared on these tokens."
+            ),
+        )
     ours, precision = measured.mean("k3"), alone.mean("k3")
     accounts = ours <= ACCOUNTS_FOR * precision
     verdict = "accounts for it" if accounts else "does not account for it"

@@ -21,6 +21,8 @@ _HISTOGRAM_SHIFT = 17
 HISTOGRAM_BINS = 1 << (31 - _HISTOGRAM_SHIFT)
 HISTOGRAM_ERROR = 2.0**-7
 """largest relative error of a percentile: a bin holds the float32 numbers that share exponent and 6 mantissa bits"""
+_NO_VARIANCE = 1e-13
+"""a variance below this share of the mean square is rounding of the sums: float32 spacing alone is (6e-8)^2"""
 
 ROLLOUT_SUMS = ("tokens", "d", "abs_d", "k2", "k3", "ratio", "probability_difference")
 """columns of `RolloutSums.sums`: per-rollout sums over the compared tokens"""
@@ -72,7 +74,8 @@ class TokenTotals:
         """The smallest |d| that at least `percent` of the tokens do not exceed; relative error `HISTOGRAM_ERROR`."""
         if not self.tokens:
             return float("nan")
-        bin_index = int(np.searchsorted(np.cumsum(self.histogram), percent / 100 * self.tokens))
+        rank = max(round(percent * self.tokens / 100, 6), 1)  # 99.9 % of 1,000 is 999, not 999.0000000000001
+        bin_index = int(np.searchsorted(np.cumsum(self.histogram), rank))
         if bin_index == 0:
             return 0.0
         edges = np.array([bin_index, bin_index + 1], dtype=np.uint32) << np.uint32(_HISTOGRAM_SHIFT)
@@ -87,8 +90,9 @@ class TokenTotals:
         p, d, pp, pd, dd = self.moments / n
         rollout_variance, covariance_with_d = pp - p * p, pd - p * d
         trainer_variance = rollout_variance + 2 * covariance_with_d + dd - d * d
-        spread = rollout_variance * trainer_variance
-        return float((rollout_variance + covariance_with_d) / np.sqrt(spread)) if spread > 0 else float("nan")
+        if rollout_variance <= _NO_VARIANCE * pp or trainer_variance <= _NO_VARIANCE * (pp + 2 * pd + dd):
+            return float("nan")
+        return float((rollout_variance + covariance_with_d) / np.sqrt(rollout_variance * trainer_variance))
 
 
 def summarise(
@@ -179,10 +183,17 @@ def _block(
     np.subtract(ratio_minus_1, d, out=scratch)
     sums[rows, 4] = np.add.reduceat(scratch, starts)
     sums[rows, 5] = np.add.reduceat(ratio_minus_1, starts) + np.diff(np.append(starts, len(d)))
-    difference = np.multiply(np.exp(rollout), ratio_minus_1, out=scratch)
-    np.abs(difference, out=difference)
+    difference = _abs_probability_difference(trainer, rollout, ratio_minus_1, scratch)
     sums[rows, 6] = np.add.reduceat(difference, starts)
     totals.max_probability_difference = max(totals.max_probability_difference, float(difference.max()))
+
+
+def _abs_probability_difference(trainer: Float32, rollout: Float32, ratio_minus_1: Float64, out: Float64) -> Float64:
+    """From the larger probability: exp(rollout) (ratio - 1) is 0 or NaN where the rollout side's is next to nothing."""
+    np.minimum(ratio_minus_1, np.finfo(np.float64).max, out=ratio_minus_1)
+    np.maximum(np.add(ratio_minus_1, 1, out=out), 1, out=out)
+    np.divide(np.abs(ratio_minus_1, out=ratio_minus_1), out, out=out)
+    return np.multiply(out, np.exp(np.maximum(trainer, rollout)), out=out)
 
 
 def _moments(trainer: Float32, rollout: Float32, d: Float64, abs_d: Float64, totals: TokenTotals) -> None:

@@ -82,8 +82,8 @@ REDUCTIONS: dict[str, tuple[str, str, Reduction]] = {
     ),
     "sequence_ratio_outside": (
         "",
-        "share of rollouts whose exp(sum of d) lies outside [0.5, 2]",
-        lambda m: _share(m.sequence_outside, m.rollouts),
+        "share of rollouts whose exp(sum of d) lies outside [0.5, 2], of those with a compared token",
+        lambda m: _share(m.sequence_outside, m.valid_rollouts),
     ),
     "max_abs_sequence_d": (
         "nats",

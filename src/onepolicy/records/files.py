@@ -45,6 +45,11 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         _flush(path.parent)
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether a file is one that `write_atomically` has not finished."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
 def write_text_atomically(path: Path, text: str) -> None:
     """Write `text` as UTF-8; a lone surrogate is written as an escape, never lost."""
     data = text.encode("utf-8", errors="backslashreplace")

@@ -148,7 +148,7 @@ class ReadingJoin:
 
     def _check(self, rollouts: RolloutBlock, digests: list[str], block: ReadingBlock) -> None:
         for rollout_id, wanted, found in zip(rollouts.rollout_ids, digests, block.digests, strict=True):
-            if found not in ("", wanted):
+            if found != wanted and rollout_id in self._rows.places:
                 raise ForeignReadingError(
                     f"rollout {rollout_id}: reading {self._name!r} scored other token ids (digest {found}) than the "
                     f"run has ({wanted}). The reading was copied from another run, or the rollouts were changed after "

@@ -112,7 +112,7 @@ def rollout_table(rollouts: Sequence[Rollout]) -> pa.Table:
         "token_ids": _lists([r.token_ids for r in rollouts], np.int32),
         "sampled": _lists([r.sampled for r in rollouts], np.bool_),
         "loss_mask": _lists([r.loss_mask for r in rollouts], np.bool_),
-        "text": [None if r.text is None else r.text.encode("utf-8", "replace").decode() for r in rollouts],
+        "text": [None if r.text is None else _storable(r.text) for r in rollouts],
         "reward": [r.reward for r in rollouts],
         "group": [r.group for r in rollouts],
         "tags": [json.dumps(r.tags, sort_keys=True, ensure_ascii=False) for r in rollouts],
@@ -199,13 +199,13 @@ def rollout_block(table: pa.Table) -> RolloutBlock:
     offsets, token_ids = _flat(table, "token_ids")
     sampled_offsets, sampled = _flat(table, "sampled")
     mask_offsets, loss_mask = _flat(table, "loss_mask")
-    ids = table["rollout_id"].to_pylist()
+    ids = _filled(table, "rollout_id")
     for name, other in (("sampled", sampled_offsets), ("loss_mask", mask_offsets)):
         _same_lengths(ids, offsets, other, name=name)
     return RolloutBlock(
         rollout_ids=ids,
-        prompt_ids=table["prompt_id"].to_pylist(),
-        tags=table["tags"].to_pylist(),
+        prompt_ids=_filled(table, "prompt_id"),
+        tags=_filled(table, "tags"),
         offsets=offsets,
         token_ids=token_ids,
         sampled=sampled,
@@ -217,7 +217,7 @@ def reading_block(table: pa.Table) -> ReadingBlock:
     """A table's reading rows as flat arrays. Raises RunError if the list columns of a row differ in length."""
     offsets, logprobs = _flat(table, "logprobs")
     state_offsets, states = _flat(table, "states")
-    ids = table["rollout_id"].to_pylist()
+    ids = _filled(table, "rollout_id")
     _same_lengths(ids, offsets, state_offsets, name="states")
     top1 = None
     if "top1" in table.column_names and table["top1"].null_count == 0:
@@ -225,7 +225,7 @@ def reading_block(table: pa.Table) -> ReadingBlock:
         _same_lengths(ids, offsets, top1_offsets, name="top1")
     return ReadingBlock(
         rollout_ids=ids,
-        digests=table["digest"].to_pylist(),
+        digests=_filled(table, "digest"),
         offsets=offsets,
         logprobs=logprobs,
         states=states,
@@ -234,18 +234,21 @@ def reading_block(table: pa.Table) -> ReadingBlock:
 
 
 def top_rows(table: pa.Table) -> Iterator[tuple[str, TopLists]]:
-    """Rollout id and top lists, one rollout at a time."""
+    """Rollout id and top lists, one rollout at a time. Raises RunError if a row's lists do not fit each other."""
     offsets_p, positions = _flat(table, "positions")
     offsets_i, ids = _flat(table, "ids")
-    _, logprobs = _flat(table, "logprobs")
-    for i, (rollout_id, k) in enumerate(zip(table["rollout_id"].to_pylist(), table["k"].to_pylist(), strict=True)):
-        part = slice(offsets_i[i], offsets_i[i + 1])
+    offsets_l, logprobs = _flat(table, "logprobs")
+    names, ks = _filled(table, "rollout_id"), _filled(table, "k")
+    _same_lengths(names, np.concatenate([[0], np.cumsum(np.diff(offsets_p) * ks)]), offsets_i, name="ids")
+    _same_lengths(names, offsets_i, offsets_l, name="logprobs")
+    for i, rollout_id in enumerate(names):
+        part, shape = slice(offsets_i[i], offsets_i[i + 1]), (offsets_p[i + 1] - offsets_p[i], ks[i])
         yield (
             rollout_id,
             TopLists(
                 positions=positions[offsets_p[i] : offsets_p[i + 1]],
-                ids=ids[part].reshape(-1, k),
-                logprobs=logprobs[part].reshape(-1, k),
+                ids=ids[part].reshape(shape),
+                logprobs=logprobs[part].reshape(shape),
             ),
         )
 
@@ -254,7 +257,7 @@ def _rows_per_group(table: pa.Table) -> int:
     lists = next((name for name in ("token_ids", "logprobs") if name in table.column_names), None)
     if lists is None or table.num_rows == 0:
         return max(1, int(table.num_rows))
-    per_row = max(1, len(table[lists].combine_chunks().values) // table.num_rows)
+    per_row = max(1, len(table[lists].combine_chunks().values) // int(table.num_rows))
     return max(1, min(int(table.num_rows), ROW_GROUP_TOKENS // per_row))
 
 
@@ -282,6 +285,18 @@ def _flat(table: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], Any]:
     offsets = chunk.offsets.to_numpy().astype(np.int64)
     values = chunk.values.slice(offsets[0], offsets[-1] - offsets[0])
     return offsets - offsets[0], values.to_numpy(zero_copy_only=False)
+
+
+def _filled(table: pa.Table, name: str) -> list[Any]:
+    if table[name].null_count:
+        raise RunError(f"the column {name!r} holds nulls; every row of a run has a value there")
+    values: list[Any] = table[name].to_pylist()
+    return values
+
+
+def _storable(text: str) -> str:
+    """Parquet holds UTF-8: two surrogates that are one character become it, a lone one the mark of a broken one."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _same_lengths(ids: list[str], offsets: npt.NDArray[np.int64], other: npt.NDArray[np.int64], *, name: str) -> None:

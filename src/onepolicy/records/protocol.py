@@ -9,9 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Strict(BaseModel):
-    """A value that is written as JSON or YAML; unknown keys are errors."""
+    """A value that is written as JSON or YAML; unknown keys are errors.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    JSON has no infinity: it is written as the string "Infinity", which comes back as a number.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 class SamplingProtocol(Strict):

@@ -114,6 +114,10 @@ class ReadingRow:
             raise AlignmentError(
                 f"rollout {self.rollout_id}: {len(self.logprobs)} logprobs and {len(self.states)} states"
             )
+        if self.top1 is not None and len(self.top1) != len(self.logprobs):
+            raise AlignmentError(
+                f"rollout {self.rollout_id}: {len(self.logprobs)} logprobs and {len(self.top1)} entries in `top1`"
+            )
         value = self.states == TokenState.VALUE
         if np.isnan(self.logprobs[value]).any():
             raise AlignmentError(f"rollout {self.rollout_id}: a position has the state VALUE and no number")

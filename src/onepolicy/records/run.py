@@ -16,6 +16,8 @@ from pydantic import ValidationError
 
 from onepolicy.errors import RunError, UsageError
 from onepolicy.records.files import (
+    disk_errors,
+    is_temporary,
     one_writer,
     write_atomically,
     write_bytes_atomically,
@@ -63,10 +65,11 @@ class Run:
 
         Raises: RunError if the folder holds something else, or a run and `resume` is not given.
         """
-        if (path / "manifest.json").exists():
-            return cls._continue(path, manifest, resume=resume)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{path}: exists and is no run of onepolicy. Give another folder with --run.")
+        with disk_errors(path):
+            if (path / "manifest.json").exists():
+                return cls._continue(path, manifest, resume=resume)
+            if path.exists() and not _is_unused(path):
+                raise RunError(f"{path}: exists and is no run of onepolicy. Give another folder with --run.")
         run = cls(path, manifest)
         run._write_manifest()
         return run
@@ -132,11 +135,7 @@ class Run:
         path = self._reading_path(info.name)
         if (path / "reading.json").exists():
             found = self.reading_info(info.name)
-            if found.request != info.request or found.engine != info.engine:
-                raise RunError(
-                    f"{path}: the run has a reading {info.name!r} by {found.request.engine}, which is not what is "
-                    f"asked for now ({info.request.engine}). Give the new reading another name with --name."
-                )
+            _check_same_reading(path, found, info)
             return
         write_text_atomically(path / "reading.json", info.model_dump_json(indent=2) + "\n")
 
@@ -158,7 +157,13 @@ class Run:
         if not path.exists():
             names = ", ".join(self.reading_names()) or "none"
             raise RunError(f"{self.path}: there is no reading {name!r}. The run has: {names}.")
-        return _read_json(path, ReadingInfo)
+        info = _read_json(path, ReadingInfo)
+        if info.name != name:
+            raise RunError(
+                f"{path}: is of a reading {info.name!r}. The folder was copied or renamed; a reading is the work of an "
+                f"engine, so score the run again: onepolicy score {self.path} --name {name}"
+            )
+        return info
 
     def reading_rollout_ids(self, name: str) -> set[str]:
         """Ids of the rollouts that a reading has scored."""
@@ -185,7 +190,7 @@ class Run:
 
     def add_tokenizer(self, content: bytes) -> str:
         """Keep a `tokenizer.json` in the run, once for both sides; returns the first 16 hex digits of its SHA-256."""
-        name = hashlib.sha256(content).hexdigest()[:16]
+        name = _digest_of(content)
         path = self.tokenizer_path(name)
         if not path.exists():
             write_bytes_atomically(path, content)
@@ -194,6 +199,17 @@ class Run:
     def tokenizer_path(self, name: str) -> Path:
         """Where the tokenizer with this hash is kept."""
         return self.path / "tokenizers" / f"{_checked_name(name)}.json"
+
+    def tokenizer_file(self, name: str) -> Path:
+        """The same. Raises: RunError if it is absent, or its content is not what its name says."""
+        path = self.tokenizer_path(name)
+        found = _digest_of(path.read_bytes()) if path.exists() else "absent"
+        if found != name:
+            raise RunError(
+                f"{path}: the tokenizer is damaged or absent (SHA-256 {found}). Delete what is there and score the "
+                "run again with --resume, which writes it anew."
+            )
+        return path
 
     def write_judgement(self, name: str, judgement: Judgement) -> Path:
         """Keep a judgement; returns its folder."""
@@ -239,7 +255,7 @@ class Run:
 def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
     """Open a part and hold its columns against the schema. Raises: RunError if it is damaged or foreign."""
     try:
-        file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
+        file = pq.ParquetFile(path, memory_map=True, pre_buffer=False, page_checksum_verification=True)
         found = file.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise RunError(
@@ -267,11 +283,31 @@ def read_row_group(path: Path, file: pq.ParquetFile, group: int, columns: list[s
         ) from error
 
 
+def _is_unused(path: Path) -> bool:
+    """A folder that is empty, but for what a process leaves that was killed, or has not yet written its manifest."""
+    return path.is_dir() and all(is_temporary(file) for file in path.iterdir())
+
+
 def _column_index(file: pq.ParquetFile, name: str) -> int:
     if not file.num_row_groups:
         return 0
     group = file.metadata.row_group(0)
     return next(i for i in range(group.num_columns) if group.column(i).path_in_schema.split(".")[0] == name)
+
+
+def _check_same_reading(path: Path, found: ReadingInfo, asked: ReadingInfo) -> None:
+    pairs = ((found.request, asked.request), (found.engine, asked.engine))
+    differing = [
+        f"{key} = {getattr(there, key)!r}, and now {getattr(now, key)!r}"
+        for there, now in pairs
+        for key in type(there).model_fields
+        if getattr(there, key) != getattr(now, key)
+    ]
+    if differing:
+        raise RunError(
+            f"{path}: this reading was started with {differing[0]} is asked for. Ask for the same, or for a reading of "
+            "another name (score --name) or another run."
+        )
 
 
 def _named(path: Path, rows: Iterator[StrictT] | Iterator[Rollout] | Iterator[RolloutBlock]) -> Iterator:  # type: ignore[type-arg]
@@ -282,7 +318,11 @@ def _named(path: Path, rows: Iterator[StrictT] | Iterator[Rollout] | Iterator[Ro
 
 
 def _part_name(rollout_ids: Sequence[str]) -> str:
-    return f"part-{hashlib.sha256(chr(10).join(rollout_ids).encode()).hexdigest()[:16]}.parquet"
+    return f"part-{_digest_of(chr(10).join(rollout_ids).encode())}.parquet"
+
+
+def _digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _checked_name(name: str) -> str:
@@ -293,8 +333,9 @@ def _checked_name(name: str) -> str:
 
 def _read_manifest(path: Path) -> Manifest:
     file = path / "manifest.json"
-    if not file.exists():
-        raise RunError(f"{path}: no run here (manifest.json is absent). Record one with: onepolicy record")
+    with disk_errors(path):
+        if not file.exists():
+            raise RunError(f"{path}: no run here (manifest.json is absent). Record one with: onepolicy record")
     version = _raw_json(file).get("format_version")
     if version != FORMAT_VERSION:
         raise RunError(
@@ -307,7 +348,7 @@ def _read_manifest(path: Path) -> Manifest:
 def _raw_json(path: Path) -> dict[str, object]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise RunError(f"{path}: is not JSON ({_one_line(error)}). The file is damaged.") from error
     if not isinstance(content, dict):
         raise RunError(f"{path}: holds no JSON object. The file is damaged.")

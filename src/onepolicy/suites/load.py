@@ -7,8 +7,9 @@ import json
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from onepolicy.errors import UsageError
 
@@ -21,13 +22,23 @@ SUITES = {
 """name -> data file. A released file is never edited; a change is a new version"""
 
 
+def _has_role_and_content(message: dict[str, str]) -> dict[str, str]:
+    absent = sorted({"role", "content"} - message.keys())
+    if absent:
+        raise ValueError(f"a message has a role and a content, this one has no {absent[0]}")
+    return message
+
+
+Message = Annotated[dict[str, str], AfterValidator(_has_role_and_content)]
+
+
 class Prompt(BaseModel):
     """A conversation that waits for an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(min_length=1)
-    messages: tuple[dict[str, str], ...] = Field(min_length=1)
+    messages: tuple[Message, ...] = Field(min_length=1)
     tags: dict[str, str] = Field(default_factory=dict)
 
 
@@ -68,12 +79,10 @@ def load_suite(name: str) -> Suite:
     lines = [(i, line) for i, line in enumerate(content.decode("utf-8").split("\n"), start=1) if line.strip()]
     if not lines:
         raise UsageError(f"suite {name!r} is empty: nothing could be compared. Give a suite with at least 12 prompts.")
-    items = [_item(name, number, line) for number, line in lines]
-    _check_ids(name, items)
-    prompts = tuple(item for item in items if isinstance(item, Prompt))
-    sequences = tuple(item for item in items if isinstance(item, FixedSequence))
-    if prompts and sequences:
-        raise UsageError(f"suite {name!r} mixes prompts and fixed sequences. Put them into two files.")
+    items = {number: _item(name, number, line) for number, line in lines}
+    _check_items(name, items)
+    prompts = tuple(item for item in items.values() if isinstance(item, Prompt))
+    sequences = tuple(item for item in items.values() if isinstance(item, FixedSequence))
     return Suite(
         name=name if name in SUITES else Path(name).stem,
         hash=hashlib.sha256(content).hexdigest()[:16],
@@ -92,7 +101,11 @@ def _content(name: str) -> bytes:
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 (byte {error.start}). A suite is a JSONL file in UTF-8.") from error
+        number = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"suite {name!r}, line {number}: is not UTF-8 (byte {error.start} of the file). A suite is a JSONL file in "
+            "UTF-8."
+        ) from error
     return content
 
 
@@ -110,9 +123,13 @@ def _item(name: str, number: int, line: str) -> Prompt | FixedSequence:
         raise UsageError(f"suite {name!r}, line {number}: {where}: {first['msg']}.") from error
 
 
-def _check_ids(name: str, items: list[Prompt | FixedSequence]) -> None:
-    seen: set[str] = set()
-    for item in items:
-        if item.id in seen:
-            raise UsageError(f"suite {name!r}: the id {item.id!r} stands twice.")
-        seen.add(item.id)
+def _check_items(name: str, items: dict[int, Prompt | FixedSequence]) -> None:
+    lines: dict[str, int] = {}
+    kind = type(next(iter(items.values())))
+    for number, item in items.items():
+        where = f"suite {name!r}, line {number}:"
+        if item.id in lines:
+            raise UsageError(f"{where} the id {item.id!r} stands twice, first in line {lines[item.id]}.")
+        if type(item) is not kind:
+            raise UsageError(f"{where} mixes prompts and fixed sequences. Put them into two files.")
+        lines[item.id] = number

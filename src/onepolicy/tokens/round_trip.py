@@ -61,7 +61,12 @@ class TokenMeasurement:
 
 
 def measure_round_trip(rollouts: Iterable[Rollout], tokenizer: Tokenizer, measured: TokenMeasurement) -> None:
-    """Send every rollout that has a text through the scoring side's tokenizer and note what does not come back."""
+    """Send every rollout that has a text through the scoring side's tokenizer and note what does not come back.
+
+    Truncation and padding, which a tokenizer file may carry, are switched off in `tokenizer`.
+    """
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     with_text = (r for r in rollouts if r.text is not None and r.compared.any())
     for batch in batches(with_text, _BATCH):
         starts = [int(np.flatnonzero(r.compared)[0]) for r in batch]
@@ -95,11 +100,12 @@ def _one(  # noqa: PLR0913, PLR0917 - one rollout, seen from both sides
     measured: TokenMeasurement,
 ) -> None:
     sampling_text = rollout.text or ""
-    same_text = _readable(sampling_text) == _readable(scoring_text)
+    sampling_read, scoring_read = _readable(sampling_text), _readable(scoring_text)
+    same_text = sampling_read == scoring_read
     if not same_text:
         measured.text_broken += 1
         if len(measured.text_breaks) < _KEPT:
-            measured.text_breaks.append(_text_break(rollout.rollout_id, sampling_text, scoring_text))
+            measured.text_breaks.append(_text_break(rollout.rollout_id, sampling_read, scoring_read))
     if ids.tolist() == encoded:
         return
     cause: Cause = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +50,9 @@ def check(
     shown = progress or Silent()
     if resume and path is None:
         raise UsageError("--resume needs --run DIR: the run to go on with.")
-    path = path or new_run_path(request.suite)
+    if path is None:
+        path = new_run_path(request.suite)
+        shown.note(f"run {path}")
     run = _record(path, request, resume=resume, progress=shown)
     _score(run, request.trainer, TRAINER, request, progress=shown)
     for spec in request.also:
@@ -105,7 +109,7 @@ def _score(run: Run, spec: EngineSpec, name: str, request: CheckRequest, *, prog
 
 
 def _also_name(spec: EngineSpec) -> str:
-    """A name for a further reading: the engine and the options, spelled so that it can be a folder."""
+    """A name for a further reading: the spec as a folder's name, with enough of its hash to be the only one."""
     options = "-".join(f"{key}-{value}" for key, value in sorted(spec.options.items()))
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{TRAINER}-{spec.engine}-{options}")
-    return name[:80].rstrip("-")
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", f"{TRAINER}-{spec.engine}-{options}")
+    return f"{name[:64].rstrip('-')}-{hashlib.sha256(str(spec).encode()).hexdigest()[:8]}"

@@ -19,7 +19,15 @@ from onepolicy.records.run import Run
 from onepolicy.records.tokens import TokenState, digest_of_ids
 from onepolicy.records.verdict import Judgement
 from onepolicy.tokens.spell import Speller
-from onepolicy.workflow.judge import JudgeRequest, conclude, judge_readings, measure, worst_rollout_text
+from onepolicy.workflow.judge import (
+    JudgeRequest,
+    conclude,
+    judge_readings,
+    measure,
+    recording_verdicts,
+    scoring_verdicts,
+    worst_rollout_text,
+)
 from onepolicy.workflow.progress import Silent
 
 
@@ -31,6 +39,8 @@ class StoredReading:
     name: str
 
 
+_NO_ID = -1
+"""columns of logprobs come without token ids"""
 Logprobs = npt.ArrayLike | Sequence[npt.ArrayLike]
 
 
@@ -52,11 +62,13 @@ class ColumnLabels:
 
 def compare_readings(*, rollout: StoredReading, trainer: StoredReading, limits: Limits) -> Judgement:
     """Judge two stored readings of the same tokens. Raises: ForeignReadingError if their ids differ."""
-    if rollout.run.path == trainer.run.path:
+    if rollout.run.path.resolve() == trainer.run.path.resolve():
         request = JudgeRequest(rollout=rollout.name, trainer=trainer.name, limits=limits)
         return judge_readings(rollout.run, request, progress=Silent())
     measured = measure(rollout.run, trainer.run, rollout.name, trainer.name, progress=Silent())
     verdicts = [check(measured, limits) for check in NUMERIC_CHECKS]
+    for side in (rollout, trainer):
+        verdicts += recording_verdicts(side.run, measured) + scoring_verdicts(side.run, side.name)
     return conclude(verdicts, measured, run=str(rollout.run.path), readings=(rollout.name, trainer.name))
 
 
@@ -82,39 +94,63 @@ def compare_columns(*, rollout: Logprobs, trainer: Logprobs, labels: ColumnLabel
 
 def _rows(values: Logprobs, labels: ColumnLabels, *, side: str) -> tuple[npt.NDArray[np.float32], list[int]]:
     if isinstance(values, (list, tuple)) and values and np.ndim(values[0]) == 1:
-        rows = [_floats(row, side) for row in values]
-        return np.concatenate(rows), [len(row) for row in rows]
+        return _joined([_floats(row, side) for row in values], labels, side)
     array = _floats(cast("npt.ArrayLike", values), side)
     if array.ndim == 2:
-        return _masked(array, labels, side)
+        return _rectangle(array, labels, side)
     if array.ndim != 1:
         raise UsageError(f"{side} logprobs have the shape {array.shape}; give [N], [B, T], or a list of [T].")
+    _refuse(labels.mask is not None, "mask", side, array.shape)
     lengths = [len(array)] if labels.lengths is None else [int(n) for n in labels.lengths]
     if sum(lengths) != len(array) or min(lengths, default=0) < 0:
-        raise AlignmentError(f"{len(array)} {side} logprobs, but the lengths add up to {sum(lengths)}.")
+        raise AlignmentError(f"{len(array)} {side} logprobs, and the lengths {lengths[:8]} add up to {sum(lengths)}.")
     return array, lengths
 
 
-def _masked(
+def _joined(
+    rows: list[npt.NDArray[np.float32]], labels: ColumnLabels, side: str
+) -> tuple[npt.NDArray[np.float32], list[int]]:
+    odd = [row.shape for row in rows if row.ndim != 1]
+    if odd:
+        raise UsageError(f"{side} logprobs are a list in which one has the shape {odd[0]}; each must be [T].")
+    _refuse(labels.mask is not None, "mask", side, "a list of [T]")
+    _refuse(labels.lengths is not None, "lengths", side, "a list of [T]")
+    return np.concatenate(rows), [len(row) for row in rows]
+
+
+def _rectangle(
     array: npt.NDArray[np.float32], labels: ColumnLabels, side: str
 ) -> tuple[npt.NDArray[np.float32], list[int]]:
+    """All entries, padding too: a position in a message is a column of the array. The mask says what is compared."""
+    _refuse(labels.lengths is not None, "lengths", side, array.shape)
     if labels.mask is None:
         raise UsageError(f"{side} logprobs are two-dimensional; say with `mask` which entries are tokens to compare.")
-    mask = np.asarray(labels.mask).astype(bool)
+    mask = np.asarray(labels.mask)
     if mask.shape != array.shape:
         raise AlignmentError(f"{side} logprobs have the shape {array.shape} and the mask {mask.shape}.")
-    return array[mask], mask.sum(axis=1).tolist()
+    if not np.isin(mask, (0, 1)).all():
+        raise UsageError("`mask` has entries other than 0 and 1. Give True at the tokens to compare.")
+    return array.ravel(), [array.shape[1]] * array.shape[0]
+
+
+def _refuse(given: bool, name: str, side: str, shape: object) -> None:
+    if given:
+        wanted = "[B, T]" if name == "mask" else "[N]"
+        raise UsageError(f"`{name}` goes with logprobs of the shape {wanted}; the {side} side's are {shape}.")
 
 
 def _floats(values: npt.ArrayLike, side: str) -> npt.NDArray[np.float32]:
     try:
-        array: npt.NDArray[np.float32] = np.asarray(values, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+        given = np.asarray(values)
+        if given.dtype.kind not in "fiuO":
+            raise TypeError(f"they have the type {given.dtype}")
+        with np.errstate(over="ignore"):  # a sentinel beyond float32 becomes -inf, which is counted as invalid
+            return given.astype(np.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"{side} logprobs are no array of numbers ({error}). Give numpy arrays, or tensors on the CPU without "
-            "a gradient."
+            f"{side} logprobs are no array of numbers ({error}). Give numpy arrays, or tensors as numpy can read them: "
+            "tensor.detach().float().cpu()."
         ) from error
-    return array
 
 
 def _same_lengths(lengths: list[int], trainer_lengths: list[int], labels: ColumnLabels) -> None:
@@ -127,23 +163,27 @@ def _same_lengths(lengths: list[int], trainer_lengths: list[int], labels: Column
             raise AlignmentError(f"{len(lengths)} rollouts and {len(given)} {name}.")
     for row, (p, q) in enumerate(zip(lengths, trainer_lengths, strict=True)):
         if p != q:
-            name = labels.rollout_ids[row] if labels.rollout_ids else f"row {row}"
+            name = labels.rollout_ids[row] if labels.rollout_ids is not None else f"row {row}"
             raise AlignmentError(f"rollout {name}: {p} rollout logprobs and {q} trainer logprobs for the same tokens.")
 
 
 def _block(lengths: Iterable[int], labels: ColumnLabels) -> RolloutBlock:
     sizes = list(lengths)
     offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    ids = [str(i) for i in labels.rollout_ids] if labels.rollout_ids else [f"row {row}" for row in range(len(sizes))]
-    ones = np.ones(int(offsets[-1]), dtype=np.bool_)
+    ids = [f"row {row}" for row in range(len(sizes))]
+    if labels.rollout_ids is not None:
+        ids = [str(i) for i in labels.rollout_ids]
+    compared = np.ones(int(offsets[-1]), dtype=np.bool_)
+    if labels.mask is not None:
+        compared = np.asarray(labels.mask).astype(np.bool_).ravel()
     return RolloutBlock(
         rollout_ids=ids,
-        prompt_ids=[str(i) for i in labels.prompt_ids] if labels.prompt_ids else ids,
+        prompt_ids=[str(i) for i in labels.prompt_ids] if labels.prompt_ids is not None else ids,
         tags=["{}"] * len(sizes),
         offsets=offsets.astype(np.int64),
-        token_ids=np.zeros(int(offsets[-1]), dtype=np.int32),
-        sampled=ones,
-        loss_mask=ones,
+        token_ids=np.full(int(offsets[-1]), _NO_ID, dtype=np.int32),
+        sampled=compared,
+        loss_mask=compared,
     )
 
 

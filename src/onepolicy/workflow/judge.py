@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onepolicy.errors import RunError
+from onepolicy.errors import RunError, UsageError
 from onepolicy.judgement.decide import decide, sentence
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.checks import CHECKS as NUMERIC_CHECKS
-from onepolicy.numerics.evidence import RolloutDetail
+from onepolicy.numerics.evidence import KEPT, RolloutDetail
 from onepolicy.numerics.hybrid import PairedTop, pair_top
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.numerics.pair import pair_up
@@ -23,7 +23,7 @@ from onepolicy.records.reading import EngineInfo
 from onepolicy.records.rollout import Rollout
 from onepolicy.records.run import Run
 from onepolicy.records.tokens import TokenState
-from onepolicy.records.verdict import Judgement, Status, Verdict, WorstRollout, WorstToken
+from onepolicy.records.verdict import Evidence, Judgement, Status, Verdict, WorstRollout, WorstToken
 from onepolicy.tokens.checks import CHECKS as TOKEN_CHECKS
 from onepolicy.tokens.round_trip import TokenMeasurement, measure_round_trip
 from onepolicy.tokens.spell import Speller
@@ -60,12 +60,18 @@ def judge(path: Path, request: JudgeRequest | None = None, *, progress: Progress
 
 
 def judge_readings(run: Run, request: JudgeRequest, *, progress: Progress) -> Judgement:
-    """The judgement, without keeping it."""
+    """The judgement, without keeping it. Raises: UsageError if a reading is to be compared with itself."""
+    if request.rollout == request.trainer:
+        raise UsageError(
+            f"{run.path}: the reading {request.rollout!r} would be compared with itself, which always passes. Name two "
+            f"of: {', '.join(run.reading_names())}."
+        )
     measured = measure(run, run, request.rollout, request.trainer, progress=progress)
     tokens = _measure_tokens(run, request, measured.rollouts)
     token_verdicts = [check(tokens) for check in TOKEN_CHECKS]
     numeric = [check(measured, request.limits) for check in NUMERIC_CHECKS]
-    numeric += _recording_verdicts(run, measured)
+    numeric += recording_verdicts(run, measured) + scoring_verdicts(run, request.rollout)
+    numeric += scoring_verdicts(run, request.trainer)
     if any(v.required and v.status is Status.FAIL for v in token_verdicts):
         numeric = [_without_meaning(verdict) for verdict in numeric]
     elif any(v.check == "mean_kl" and v.status is Status.FAIL for v in numeric):
@@ -160,7 +166,8 @@ def _paired(block: RolloutBlock, rollout: TopJoin, trainer: TopJoin) -> dict[str
     return pairs
 
 
-def _recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
+def recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
+    """Unknown if the run is not recorded to its end; nothing otherwise."""
     planned = run.manifest.planned_rollouts
     if run.manifest.status == "complete" and measured.rollouts == planned:
         return []
@@ -176,6 +183,29 @@ def _recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
                 f"{measured.rollouts} of {planned} rollouts are recorded: what is missing may differ from what is "
                 f"there. Go on with: onepolicy record ... --run {run.path} --resume"
             ),
+        )
+    ]
+
+
+def scoring_verdicts(run: Run, name: str) -> list[Verdict]:
+    """Unknown if a reading has no row for some rollout, whatever share of the tokens that is; nothing otherwise."""
+    scored, recorded = run.reading_rollout_ids(name), run.rollout_ids()
+    without = [rollout_id for rollout_id in recorded if rollout_id not in scored]
+    if not without:
+        return []
+    return [
+        Verdict(
+            check="scoring",
+            status=Status.UNKNOWN,
+            quantity="rollouts",
+            value=len(recorded) - len(without),
+            limit=len(recorded),
+            unit="rollouts",
+            message=(
+                f"reading {name!r} has {len(recorded) - len(without)} of {len(recorded)} rollouts; {without[0]} is the "
+                "first that it lacks. Run the command that made the reading again with --resume."
+            ),
+            evidence=tuple(Evidence(rollout_id=i, note=f"no row in {name!r}") for i in without[:KEPT]),
         )
     ]
 
@@ -242,14 +272,14 @@ def _is_trainer_in(engine: EngineInfo, trainer: EngineInfo, dtype: str) -> bool:
 def _measure_tokens(run: Run, request: JudgeRequest, rollouts: int) -> TokenMeasurement:
     measured = TokenMeasurement(rollouts=rollouts)
     trainer = run.reading_info(request.trainer).engine
-    path = run.tokenizer_path(trainer.tokenizer_hash) if trainer.tokenizer_hash else None
     if not run.manifest.keeps_text:
         measured.why_unchecked = "the run keeps no text (--no-text)"
-    elif path is None or not path.exists():
+    elif not trainer.tokenizer_hash:
         measured.why_unchecked = f"the trainer side ({trainer.name}) has no tokenizer of its own"
     else:
         from tokenizers import Tokenizer  # noqa: PLC0415 - only a run with a tokenizer needs it
 
+        path = run.tokenizer_file(trainer.tokenizer_hash)
         measure_round_trip(_sampled_share(run), Tokenizer.from_file(str(path)), measured)
     return measured
 
@@ -311,6 +341,6 @@ def worst_rollout_text(detail: RolloutDetail, speller: Speller) -> WorstRollout:
 def _tokenizer_file(run: Run, request: JudgeRequest) -> Path | None:
     for name in (request.rollout, request.trainer):
         tokenizer = run.reading_info(name).engine.tokenizer_hash
-        if tokenizer and run.tokenizer_path(tokenizer).exists():
-            return run.tokenizer_path(tokenizer)
+        if tokenizer:
+            return run.tokenizer_file(tokenizer)
     return None

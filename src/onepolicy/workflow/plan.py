@@ -39,7 +39,7 @@ class Shard:
     def parse(cls, text: str) -> Shard:
         """`2/4` is the second of four. Raises: UsageError."""
         index, _, count = text.partition("/")
-        if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
             raise UsageError(f"shard {text!r}: write it as 2/4 for the second of four.")
         return cls(index=int(index) - 1, count=int(count))
 

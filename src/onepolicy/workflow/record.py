@@ -153,6 +153,13 @@ def _check_answers(spec: EngineSpec, inputs: Sequence[SampleInput], completions:
             f"{spec}: rollout {empty[0]} came back with no token at all; even an empty answer ends with the end token. "
             "See whether the engine hides it."
         )
+    for one in completions:
+        if not len(one.token_ids) == len(one.logprobs) == len(one.states):
+            raise EngineError(
+                f"{spec}: rollout {one.rollout_id} came back with {len(one.token_ids)} tokens, {len(one.logprobs)} "
+                f"logprobs and {len(one.states)} states. Each token has one of each; a NaN stands where there is none, "
+                "and the state says why."
+            )
 
 
 def _rollout(planned: PlannedRollout, asked: SampleInput, completion: Completion, *, request: RecordRequest) -> Rollout:

@@ -34,7 +34,10 @@ def paired_positions(
 
 
 def complete_positions(token_ids: Sequence[int], *, bytes_of: Callable[[int], bytes | None]) -> list[int] | None:
-    """Positions of the tokens after which the text does not end inside a character; None if a token's bytes are unknown."""
+    """Positions of the tokens after which the text does not end inside a character.
+
+    None if the bytes of a token are not known.
+    """
     tail, positions = b"", []
     for position, token_id in enumerate(token_ids):
         added = bytes_of(token_id)
@@ -52,10 +55,8 @@ def ends_inside_character(text: bytes) -> bool:
     That rule looks for a lead byte near the end that is owed more bytes than follow it. It does not ask whether these
     are continuation bytes, so an invalid lead byte swallows the next one to three bytes, whatever they are.
     """
-    for after, byte in enumerate(reversed(text[-LONGEST_CHARACTER:]), start=1):
-        if after < _length_by_lead(byte):
-            return True
-    return False
+    from_the_end = enumerate(reversed(text[-LONGEST_CHARACTER:]), start=1)
+    return any(present < _length_by_lead(byte) for present, byte in from_the_end)
 
 
 def _length_by_lead(byte: int) -> int:

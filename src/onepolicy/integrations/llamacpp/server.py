@@ -44,7 +44,8 @@ class Server:
             ) from error
         except httpx.TransportError as error:
             raise EngineError(
-                f"{asked_for}: the connection to the llama.cpp server broke ({error}). Run the command again; a run resumes."
+                f"{asked_for}: the connection to the llama.cpp server broke ({error}). "
+                "Run the command again; a run resumes."
             ) from error
         if response.is_error:
             raise EngineError(

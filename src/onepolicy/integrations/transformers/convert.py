@@ -82,7 +82,7 @@ def _without_quantization(model: PreTrainedModel, dtype: torch.dtype) -> PreTrai
     """The same weights in a model that may be saved; Transformers refuses for one that it read from GGUF."""
     config = copy.deepcopy(model.config)
     del config.quantization_config
-    plain: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    plain: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
     plain.load_state_dict(model.state_dict())
     plain.generation_config = model.generation_config
     return plain

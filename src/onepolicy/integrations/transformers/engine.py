@@ -12,11 +12,14 @@ from onepolicy.engines.options import read_options
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError, MissingExtraError
 from onepolicy.integrations.transformers.options import TransformersOptions
+from onepolicy.integrations.transformers.threads import sleeping_threads
 from onepolicy.records.protocol import Meaning, SamplingProtocol
 from onepolicy.records.reading import Condition, EngineInfo, ReadingRow
 from onepolicy.records.tokens import IntArray
 
 try:
+    with sleeping_threads():
+        import torch  # noqa: F401
     import transformers
 
     from onepolicy.integrations.transformers.load import Loaded, load
@@ -116,7 +119,7 @@ class TransformersEngine:
             completion
             for start in range(0, len(batch), self.batch_size)
             for completion in sample_batch(
-                loaded.model, batch[start : start + self.batch_size], protocol, wanted, settings
+                loaded.model, batch[start : start + self.batch_size], protocol, wanted, settings=settings
             )
         ]
 
@@ -170,6 +173,6 @@ class TransformersEngine:
             raise EngineError(f"rollout {item.rollout_id}: its prompt has no tokens, so there is nothing to continue.")
         if limit is not None and length + protocol.max_new_tokens > limit:
             raise EngineError(
-                f"rollout {item.rollout_id}: {length} prompt tokens and max_new_tokens={protocol.max_new_tokens} exceed "
-                f"the {limit} positions of {self._target}. Lower max_new_tokens or shorten the prompt."
+                f"rollout {item.rollout_id}: {length} prompt tokens and max_new_tokens={protocol.max_new_tokens} "
+                f"exceed the {limit} positions of {self._target}. Lower max_new_tokens or shorten the prompt."
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from onepolicy.engines.models import digest_of_file
 from onepolicy.errors import EngineError, MissingExtraError
@@ -34,11 +34,12 @@ UNUSABLE = {
 class Loaded:
     """A model in eval mode on its device, with what is known about it."""
 
-    model: PreTrainedModel
+    model: Any
+    """a `PreTrainedModel` with a language-model head; Any, as Transformers' types for `to` and `generate` are wrong"""
     tokenizer: TextTokenizer | None
     folder: Path
     weights_hash: str
-    """first 16 hex digits of the SHA-256 over the safetensors files, the adapter's included"""
+    """first 16 hex digits of the safetensors file's SHA-256; of several, the adapter's included, of their digests'"""
     vocab_size: int
     """rows of the embedding, which may be more than the tokenizer has"""
     max_length: int | None
@@ -57,7 +58,8 @@ def load(folder: Path, options: TransformersOptions) -> Loaded:
         model = _with_adapter(model, adapter, folder) if adapter else model
         tokenizer = _tokenizer(folder, options)
     stop_ids = _stop_ids(model, tokenizer)
-    model.generation_config = GenerationConfig()  # its own would fill in what a sampling config leaves open
+    # its own would fill in what a sampling config leaves open
+    model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     return Loaded(
         model=model.to(device).eval(),
         tokenizer=tokenizer,
@@ -70,7 +72,7 @@ def load(folder: Path, options: TransformersOptions) -> Loaded:
     )
 
 
-def _stop_ids(model: PreTrainedModel, tokenizer: TextTokenizer | None) -> tuple[int, ...]:
+def _stop_ids(model: Any, tokenizer: TextTokenizer | None) -> tuple[int, ...]:
     """The end tokens that `generate` would use; where the model names none, the tokenizer's."""
     named = model.generation_config.eos_token_id if model.generation_config else None
     if named is None and tokenizer is not None:
@@ -93,9 +95,10 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _model(folder: Path, options: TransformersOptions) -> PreTrainedModel:
+def _model(folder: Path, options: TransformersOptions) -> Any:
+    from_pretrained: Any = AutoModelForCausalLM.from_pretrained
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        model, info = from_pretrained(
             folder,
             dtype=getattr(torch, options.dtype),
             attn_implementation=options.attn,
@@ -111,8 +114,7 @@ def _model(folder: Path, options: TransformersOptions) -> PreTrainedModel:
     except (ValueError, OSError, RuntimeError) as error:
         raise EngineError(f"{folder}: Transformers cannot load this model: {error}") from error
     refuse_unusable(folder, info)
-    plain: PreTrainedModel = model
-    return plain
+    return model
 
 
 def refuse_unusable(folder: Path, info: dict[str, Any]) -> None:
@@ -125,7 +127,7 @@ def refuse_unusable(folder: Path, info: dict[str, Any]) -> None:
             )
 
 
-def _with_adapter(model: PreTrainedModel, adapter: Path, folder: Path) -> PreTrainedModel:
+def _with_adapter(model: Any, adapter: Path, folder: Path) -> Any:
     """The same model with the adapter's layers in place, not merged, in the model's dtype."""
     weights = adapter / "adapter_model.safetensors"
     for file in (adapter / "adapter_config.json", weights):
@@ -143,10 +145,10 @@ def _with_adapter(model: PreTrainedModel, adapter: Path, folder: Path) -> PreTra
         raise EngineError(f"adapter={adapter} does not fit the model in {folder}: {error}") from error
     with safe_open(weights, framework="pt") as stored:
         _refuse_other_keys(adapter, in_file=set(stored.keys()), in_model=set(get_peft_model_state_dict(wrapped)))
-    for name, parameter in wrapped.get_base_model().named_parameters():
+    base = wrapped.get_base_model()
+    for name, parameter in base.named_parameters():
         if name not in before and parameter.is_floating_point():
             parameter.data = parameter.data.to(model.dtype)
-    base: PreTrainedModel = wrapped.get_base_model()
     return base
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,15 @@ class StepRecorder:
         self._prompt_mask = attention_mask.bool()
         self._logits: Tensor | None = None
         self._steps: list[TokenReport] = []
+
+    @contextmanager
+    def watching(self, model: torch.nn.Module) -> Iterator[None]:
+        """See the model's logits inside."""
+        hook = model.register_forward_hook(self.catch)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def catch(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Forward hook: remember the last position's logits, [B, V], and nothing of the others."""
@@ -48,19 +58,20 @@ class StepRecorder:
 
     def report(self) -> TokenReport:
         """The report of all S steps with a step axis after the batch axis: [B, S] and [B, S, K]."""
+        first = self._steps[0]
         return TokenReport(
-            logprobs=self._stacked(lambda step: step.logprobs),
-            top1=self._stacked(lambda step: step.top1),
-            statistics={
-                name: self._stacked(lambda step, name=name: step.statistics[name]) for name in self._steps[0].statistics
-            },
-            top_ids=self._stacked_if(lambda step: step.top_ids),
-            top_logprobs=self._stacked_if(lambda step: step.top_logprobs),
+            logprobs=_stacked([step.logprobs for step in self._steps]),
+            top1=_stacked([step.top1 for step in self._steps]),
+            statistics={name: _stacked([step.statistics[name] for step in self._steps]) for name in first.statistics},
+            top_ids=_stacked_if([step.top_ids for step in self._steps]),
+            top_logprobs=_stacked_if([step.top_logprobs for step in self._steps]),
         )
 
-    def _stacked(self, take: Callable[[TokenReport], Tensor]) -> Tensor:
-        return torch.stack([take(step) for step in self._steps], dim=1).cpu()
 
-    def _stacked_if(self, take: Callable[[TokenReport], Tensor | None]) -> Tensor | None:
-        taken = [values for step in self._steps if (values := take(step)) is not None]
-        return torch.stack(taken, dim=1).cpu() if taken else None
+def _stacked(steps: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(steps), dim=1).cpu()
+
+
+def _stacked_if(steps: Sequence[Tensor | None]) -> Tensor | None:
+    given = [values for values in steps if values is not None]
+    return _stacked(given) if given else None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from onepolicy.engines.contract import ScoreInput, Wanted
 from onepolicy.integrations.transformers.padding import PaddedBatch, padded
@@ -26,6 +25,8 @@ from onepolicy.records.tokens import (
     states_of,
 )
 
+ArrayT = TypeVar("ArrayT", Float32, IntArray)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreSettings:
@@ -37,9 +38,7 @@ class ScoreSettings:
     """tokens from this position on are not scored"""
 
 
-def score_batch(
-    model: PreTrainedModel, batch: Sequence[ScoreInput], wanted: Wanted, settings: ScoreSettings
-) -> list[ReadingRow]:
+def score_batch(model: Any, batch: Sequence[ScoreInput], wanted: Wanted, settings: ScoreSettings) -> list[ReadingRow]:
     """One row for each sequence, from one forward pass over all of them."""
     if not any(_computed(item, settings.max_length).any() for item in batch):
         return [_row(item, settings.max_length, answer=None) for item in batch]
@@ -167,7 +166,7 @@ def _top(item: ScoreInput, answer: _Answer, asked: BoolArray) -> TopLists | None
 
 
 def _reported(report: TopLists, answer: _Answer) -> TopLists:
-    """The asked positions and ids, NaN at positions that have no number (the first token, or past the model's length)."""
+    """The asked positions and ids; NaN at positions without a number: the first token, or past the model's length."""
     logprobs = np.full(report.ids.shape, np.nan, dtype=np.float32)
     if answer.reported is not None:
         index = {int(position): n for n, position in enumerate(answer.positions)}
@@ -177,8 +176,9 @@ def _reported(report: TopLists, answer: _Answer) -> TopLists:
     return TopLists(positions=report.positions, ids=report.ids, logprobs=logprobs)
 
 
-def _spread(values, at: IntArray, *, length: int, fill: float):  # type: ignore[no-untyped-def]
-    out = np.full(length, fill, dtype=values.dtype)
+def _spread(values: ArrayT, at: IntArray, *, length: int, fill: float) -> ArrayT:
+    """[N] values at their positions of [T], `fill` elsewhere."""
+    out: ArrayT = np.full(length, fill, dtype=values.dtype)
     out[at] = values
     return out
 

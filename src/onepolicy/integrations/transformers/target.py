@@ -71,7 +71,8 @@ def _downloaded(hub_id: str) -> Path:
     try:
         return Path(snapshot_download(hub_id, allow_patterns=DOWNLOADED))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+        reason = str(error).strip().partition("\n")[0]
         raise EngineError(
-            f"{hub_id!r} is no folder here, and the Hugging Face hub did not give it: "
-            f"{str(error).strip().partition(chr(10))[0]} Check the path, or download the model first."
+            f"{hub_id!r} is no folder here, and the Hugging Face hub did not give it ({reason}). "
+            "Check the path, or download the model first."
         ) from error

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -61,5 +62,5 @@ class TextTokenizer:
             )
 
 
-def _ids(ids: Sequence[int]) -> IntArray:
+def _ids(ids: Any) -> IntArray:
     return np.asarray(ids, dtype=np.int32)

@@ -9,7 +9,10 @@ from onepolicy.records.verdict import Evidence, Status, Verdict
 
 def max_abs_d(measured: Measurement, limits: Limits) -> Verdict:
     """Fails if |d| of any one token exceeds the limit. An exact statement about these tokens."""
-    if not measured.worst_by_token or not measured.same_meaning:
+    if not measured.same_meaning:
+        why = "the two sides' logprobs mean different things, so their difference says nothing."
+        return Verdict(check="max_abs_d", status=Status.UNKNOWN, message=why)
+    if not measured.worst_by_token:
         return Verdict(check="max_abs_d", status=Status.UNKNOWN, message="there is no token to compare.")
     worst = measured.worst_by_token[0]
     bad = worst.max_abs_d > limits.max_abs_d

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Context
 
 from onepolicy.judgement.limits import MIN_CLUSTERS, MIN_EFFECTIVE_CLUSTERS, Limits
 from onepolicy.judgement.statistics import Estimate, prompts_needed
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.verdict import Status, Verdict, VerdictKind
+
+_TWO_DIGITS_UP = Context(prec=2, rounding=ROUND_CEILING)
 
 
 def mean_kl(measured: Measurement, limits: Limits) -> Verdict:
@@ -50,7 +53,10 @@ def quantity(measured: Measurement) -> str:
 
 def _about_the_policy(estimate: Estimate, limit: float) -> tuple[Status, str]:
     if math.isinf(estimate.value):
-        return Status.FAIL, "KL is infinite: the trainer gives a sampled token no probability."
+        return Status.FAIL, (
+            "KL is infinite: on some token the trainer's logprob is hundreds of nats above the rollout side's, so the "
+            "rollout side's cannot be of the token that it sampled."
+        )
     if estimate.clusters < MIN_CLUSTERS or estimate.effective_clusters < MIN_EFFECTIVE_CLUSTERS:
         return Status.UNKNOWN, (
             f"KL {estimate.value:.2g} comes from {estimate.clusters} prompts (effectively "
@@ -101,11 +107,10 @@ def _without_number(measured: Measurement, limits: Limits) -> Verdict:
 
 
 def _up(value: float) -> str:
-    """Two significant digits, rounded up so that the limit it names does pass."""
+    """Two significant digits of the number as it is written, rounded up, so that the limit it names does pass."""
     if not math.isfinite(value) or value <= 0:
         return f"{value:g}"
-    step = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return f"{math.ceil(value / step) * step:.2g}"
+    return f"{float(_TWO_DIGITS_UP.create_decimal(repr(value))):.2g}"
 
 
 def _finite(value: float) -> float | None:

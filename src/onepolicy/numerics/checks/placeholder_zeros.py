@@ -4,35 +4,43 @@ from __future__ import annotations
 
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.measurement import Measurement
+from onepolicy.records.protocol import Meaning
 from onepolicy.records.verdict import Evidence, Status, Verdict
 
 
 def placeholder_zeros(measured: Measurement, limits: Limits) -> Verdict:
     """Fails if one side says exactly 0.0 (certain) where the other says below -1e-4.
 
-    Where truncation leaves one token its logprob is 0.0 by right, so under top-p, top-k or min-p it only informs.
+    Where truncation leaves one token its logprob is 0.0 by right, so under top-p, top-k or min-p it only informs; so it
+    does where the two sides mean different things, or nothing was compared.
     """
-    meant = (measured.rollout_meaning, measured.trainer_meaning)
-    truncated = any(m.top_p < 1 or m.top_k or m.min_p for m in meant)
+    if not measured.valid:
+        return Verdict(
+            check="placeholder_zeros",
+            status=Status.UNKNOWN,
+            required=False,
+            message="not checked: no token has a logprob on both sides.",
+        )
+    required = measured.same_meaning and not _truncated(measured.rollout_meaning)
     if not measured.zeros.rollouts:
         return Verdict(
             check="placeholder_zeros",
             status=Status.PASS,
-            required=not truncated,
+            required=required,
             message="no 0.0 stands for a value.",
         )
     first = measured.zeros.first[0]
     return Verdict(
         check="placeholder_zeros",
         status=Status.FAIL,
-        required=not truncated,
+        required=required,
         quantity="contradicted_zeros",
         value=measured.zeros.rollouts,
         limit=0,
         unit="rollouts",
         message=(
-            f"in {measured.zeros.rollouts} rollouts one side has a logprob of exactly 0.0 where the other does not; the "
-            f"first is rollout {first.rollout_id} at position {first.position} (rollout {first.rollout_logprob:g}, "
+            f"in {measured.zeros.rollouts} rollouts one side has a logprob of exactly 0.0 where the other does not; "
+            f"the first is rollout {first.rollout_id} at position {first.position} (rollout {first.rollout_logprob:g}, "
             f"trainer {first.trainer_logprob:g}). A 0.0 is often a filled-in placeholder; mark such places absent."
         ),
         evidence=tuple(
@@ -44,3 +52,7 @@ def placeholder_zeros(measured: Measurement, limits: Limits) -> Verdict:
             for place in measured.zeros.first
         ),
     )
+
+
+def _truncated(meaning: Meaning) -> bool:
+    return meaning.top_p < 1 or meaning.top_k > 0 or meaning.min_p > 0

@@ -9,8 +9,16 @@ from onepolicy.records.verdict import Evidence, Status, Verdict
 
 
 def valid_logprobs(measured: Measurement, limits: Limits) -> Verdict:
-    """Fails if an engine gave NaN, an infinity, a sentinel or a positive number for a compared token."""
-    rollout, trainer = (int(s[TokenState.INVALID]) for s in (measured.rollout_states, measured.trainer_states))
+    """Fails if an engine gave NaN, an infinity, a sentinel or a positive number for a compared token.
+
+    Where neither gave a number there is nothing to check: then it informs, and coverage decides.
+    """
+    sides = (measured.rollout_states, measured.trainer_states)
+    rollout, trainer = (int(states[TokenState.INVALID]) for states in sides)
+    if not any(states[TokenState.VALUE] + states[TokenState.INVALID] for states in sides):
+        return Verdict(
+            check="valid_logprobs", status=Status.UNKNOWN, required=False, message="not checked: there is no number."
+        )
     if not rollout + trainer:
         return Verdict(check="valid_logprobs", status=Status.PASS, value=0, message="every number is a logprob.")
     first = measured.invalid.first[0]

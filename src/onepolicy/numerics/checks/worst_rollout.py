@@ -9,7 +9,10 @@ from onepolicy.records.verdict import Evidence, Status, Verdict
 
 def worst_rollout(measured: Measurement, limits: Limits) -> Verdict:
     """Fails if the mean k3 of any one rollout exceeds the limit. An exact statement about these tokens."""
-    if not measured.worst_by_kl or not measured.same_meaning:
+    if not measured.same_meaning:
+        why = "the two sides' logprobs mean different things, so their difference says nothing."
+        return Verdict(check="worst_rollout", status=Status.UNKNOWN, message=why)
+    if not measured.worst_by_kl:
         return Verdict(check="worst_rollout", status=Status.UNKNOWN, message="there is no rollout to compare.")
     worst = measured.worst_by_kl[0]
     bad = worst.mean_k3 > limits.worst_rollout_kl

@@ -7,7 +7,10 @@ from onepolicy.tokens.round_trip import TokenMeasurement
 
 
 def same_ids(measured: TokenMeasurement) -> Verdict:
-    """Passes with the number of rollouts whose digests agree; other ids are refused before a verdict is made."""
+    """Passes with the number of rollouts: a row with other ids was refused before a verdict is made.
+
+    A rollout without a row is no other; coverage counts it.
+    """
     if not measured.rollouts:
         return Verdict(check="same_ids", status=Status.UNKNOWN, message="the run holds no rollouts. Record some first.")
     return Verdict(
@@ -16,5 +19,5 @@ def same_ids(measured: TokenMeasurement) -> Verdict:
         quantity="rollouts",
         value=measured.rollouts,
         unit="rollouts",
-        message=f"both engines scored the same ids in all {measured.rollouts} rollouts.",
+        message=f"no reading scored other ids than those of the run's {measured.rollouts} rollouts.",
     )

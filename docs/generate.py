@@ -1,0 +1,76 @@
+"""Writes docs/metrics.md and docs/cli.md from the code. `make docs` runs it; a test checks that they are up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onepolicy.cli.app import COMMANDS, app
+from onepolicy.numerics.table import REDUCTIONS
+
+HERE = Path(__file__).parent
+
+METRICS_HEAD = """# Metrics
+
+<!-- written by docs/generate.py; change src/onepolicy/numerics/table.py instead -->
+
+`p` is the rollout policy, `q` the trainer policy, `x` a compared token, `d = ln q(x) - ln p(x)` in nats. All are computed
+in float64 from float32 logprobs over the tokens that have a logprob on both sides. Nothing is clamped; a metric without a
+value is left out, never filled. A released name never changes its meaning.
+
+| name | unit | what it is |
+|---|---|---|
+"""
+
+METRICS_TAIL = """
+## What gates
+
+`gate` is the quantity that the check `mean_kl` decides on, per token:
+
+* hybrid KL, `sum over v in S of [p(v) ln(p(v)/q(v)) - p(v) + q(v)]`, plus k3 of the sampled token if it is not in `S`,
+  where both sides have logprobs of the same `S` (the rollout side's most likely tokens, 20 by default). Unbiased and never
+  negative, as `S` does not depend on the sampled token; exact if `S` is the whole vocabulary;
+* k3, `exp(d) - 1 - d`, elsewhere.
+
+It is called a KL only if the tokens were sampled from the distribution that the rollout logprobs belong to. For fixed
+sequences and for greedy or otherwise sampled tokens with raw logprobs the verdict is `on these tokens`: a mean, without an
+interval.
+
+The interval is one-sided 99 % at each end, over prompt groups: `r exp(+- t s / r)` with `r` the ratio of sums, `s` its
+jackknife error over prompts and `t` Student's quantile with `n_eff - 1` degrees of freedom. Identical samples of one prompt
+count once. Fewer than 12 prompts, or effectively fewer than 8, decide nothing.
+
+Formulas: `src/onepolicy/numerics/metrics.py` and `src/onepolicy/judgement/statistics.py`.
+"""
+
+
+def metrics_page() -> str:
+    """The table of metrics."""
+    rows = [f"| `{name}` | {unit or '-'} | {_cell(what)} |" for name, (unit, what, _) in REDUCTIONS.items()]
+    return METRICS_HEAD + "\n".join(rows) + "\n" + METRICS_TAIL
+
+
+def cli_page() -> str:
+    """The help of every command."""
+    parts = ["# Commands\n\n<!-- written by docs/generate.py; change the help texts in src/onepolicy/cli instead -->\n"]
+    context = click.Context(app, info_name="onepolicy", terminal_width=80, max_content_width=80)
+    parts.append(f"```text\n{app.get_help(context).rstrip()}\n```\n")
+    for name in COMMANDS:
+        command = app.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=context, terminal_width=80, max_content_width=80)
+        parts.append(f"## onepolicy {name}\n\n```text\n{command.get_help(inner).rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+PAGES = {"metrics.md": metrics_page, "cli.md": cli_page}
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page(), encoding="utf-8")
