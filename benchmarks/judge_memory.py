@@ -25,6 +25,7 @@ from onepolicy.records.reading import Condition, EngineInfo, ReadingInfo, Readin
 from onepolicy.records.rollout import Rollout, Span
 from onepolicy.records.run import Run
 from onepolicy.version import VERSION
+from onepolicy.workflow.judge import judge
 
 LENGTH, PROMPT, PER_PART = 1000, 100, 1000
 LIMIT_MB = 600.0
@@ -42,9 +43,7 @@ def main() -> int:
 def _measure(path: Path, millions: int) -> float:
     write_run(path, rollouts=millions * 1_000_000 // LENGTH)
     start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, __file__, "--judge", str(path)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, __file__, "--judge", str(path)], capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)
     seconds = time.perf_counter() - start
     print(f"{millions:4d} million tokens: peak {answer['peak_mb']:.0f} MB, {seconds:.0f} s, {answer['sentence']}")
@@ -88,12 +87,19 @@ def _reading(name: str) -> ReadingInfo:
 def _write_part(run: Run, rng: np.random.Generator, numbers: range) -> None:
     sampled = np.arange(LENGTH) >= PROMPT
     states = np.where(sampled, 0, 1).astype(np.uint8)
-    rollouts, rows, scored = [], [], []
+    rollouts: list[Rollout] = []
+    rows: list[ReadingRow] = []
+    scored: list[ReadingRow] = []
     for number in numbers:
         ids = rng.integers(0, 50_000, LENGTH).astype(np.int32)
         rollout = Rollout(
-            rollout_id=f"r{number}", prompt_id=f"p{number // 8}", trajectory_id=f"r{number}", token_ids=ids,
-            sampled=sampled, loss_mask=sampled, tags={"language": "en"},
+            rollout_id=f"r{number}",
+            prompt_id=f"p{number // 8}",
+            trajectory_id=f"r{number}",
+            token_ids=ids,
+            sampled=sampled,
+            loss_mask=sampled,
+            tags={"language": "en"},
         )
         p = np.where(sampled, -rng.exponential(1.0, LENGTH), np.nan).astype(np.float32)
         q = p * np.exp(np.float32(0.005) * rng.standard_normal(LENGTH, dtype=np.float32))
@@ -106,8 +112,6 @@ def _write_part(run: Run, rng: np.random.Generator, numbers: range) -> None:
 
 
 def _judge(path: Path) -> None:
-    from onepolicy.workflow.judge import judge
-
     judgement = judge(path)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"peak_mb": peak, "sentence": judgement.sentence}))

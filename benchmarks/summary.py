@@ -2,8 +2,9 @@
 
     make bench          (installs the peers into .peers and runs every benchmark)
 
-Must hold: at least 2 times the throughput of verl's `compute_rollout_corr_metrics_from_logprobs`. Also shown: the ratio
-to reading the two columns from memory. Runs are interleaved; the figure is the median. Exit status 1 if it does not hold.
+Must hold: at least 2 times the throughput of verl's `compute_rollout_corr_metrics_from_logprobs`. Also shown: the
+ratio to reading the two columns from memory. Runs are interleaved; the figure is the median. Exit status 1 if it does
+not hold.
 """
 
 from __future__ import annotations

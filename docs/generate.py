@@ -15,9 +15,9 @@ METRICS_HEAD = """# Metrics
 
 <!-- written by docs/generate.py; change src/onepolicy/numerics/table.py instead -->
 
-`p` is the rollout policy, `q` the trainer policy, `x` a compared token, `d = ln q(x) - ln p(x)` in nats. All are computed
-in float64 from float32 logprobs over the tokens that have a logprob on both sides. Nothing is clamped; a metric without a
-value is left out, never filled. A released name never changes its meaning.
+`p` is the rollout policy, `q` the trainer policy, `x` a compared token, `d = ln q(x) - ln p(x)` in nats. All are
+computed in float64 from float32 logprobs over the tokens that have one on both sides. Nothing is clamped; a metric
+without a value is left out, never filled. A released name never changes its meaning.
 
 | name | unit | what it is |
 |---|---|---|
@@ -29,17 +29,17 @@ METRICS_TAIL = """
 `gate` is the quantity that the check `mean_kl` decides on, per token:
 
 * hybrid KL, `sum over v in S of [p(v) ln(p(v)/q(v)) - p(v) + q(v)]`, plus k3 of the sampled token if it is not in `S`,
-  where both sides have logprobs of the same `S` (the rollout side's most likely tokens, 20 by default). Unbiased and never
-  negative, as `S` does not depend on the sampled token; exact if `S` is the whole vocabulary;
+  where both sides have logprobs of the same `S` (the rollout side's most likely tokens, 20 by default). Unbiased and
+  never negative, as `S` does not depend on the sampled token; exact if `S` is the whole vocabulary;
 * k3, `exp(d) - 1 - d`, elsewhere.
 
 It is called a KL only if the tokens were sampled from the distribution that the rollout logprobs belong to. For fixed
-sequences and for greedy or otherwise sampled tokens with raw logprobs the verdict is `on these tokens`: a mean, without an
-interval.
+sequences and for greedy or otherwise sampled tokens with raw logprobs the verdict is `on these tokens`: a mean, without
+an interval.
 
 The interval is one-sided 99 % at each end, over prompt groups: `r exp(+- t s / r)` with `r` the ratio of sums, `s` its
-jackknife error over prompts and `t` Student's quantile with `n_eff - 1` degrees of freedom. Identical samples of one prompt
-count once. Fewer than 12 prompts, or effectively fewer than 8, decide nothing.
+jackknife error over prompts and `t` Student's quantile with `n_eff - 1` degrees of freedom. Identical samples of one
+prompt count once. Fewer than 12 prompts, or effectively fewer than 8, decide nothing.
 
 Formulas: `src/onepolicy/numerics/metrics.py` and `src/onepolicy/judgement/statistics.py`.
 """

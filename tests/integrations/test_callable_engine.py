@@ -205,17 +205,17 @@ def test_a_temperature_is_passed_to_a_function_that_takes_one():
         return [[-1.0] * len(ids) for ids in token_ids]
 
     score(scorer)
-    score(scorer, Wanted(meaning=Meaning(kind="processed", temperature=0.7)))
+    score(scorer, Wanted(meaning=Meaning(temperature=0.7)))
     assert got == [1.0, 0.7]
     with pytest.raises(
         EngineError, match=r"can only score raw and temperature-scaled logprobs, and processed \(.*top_k 5\)"
     ):
-        score(scorer, Wanted(meaning=Meaning(kind="processed", top_k=5)))
+        score(scorer, Wanted(meaning=Meaning(top_k=5)))
 
 
 def test_a_function_without_temperature_scores_only_raw():
     with pytest.raises(EngineError, match=r"can only score raw logprobs, and processed \(temperature 0.7\)"):
-        score(lambda token_ids: [], Wanted(meaning=Meaning(kind="processed", temperature=0.7)))
+        score(lambda token_ids: [], Wanted(meaning=Meaning(temperature=0.7)))
 
 
 def test_a_dotted_target_is_found_in_the_working_directory(tmp_path, monkeypatch):
@@ -304,7 +304,7 @@ def test_started_ranks_answer_as_one_and_are_gone_after_close(tmp_path):
     with closing(engine):
         processes = engine._caller.process_ids
         rows = engine.score(sequences(*BATCH), NUMBERS)
-        warm = engine.score(sequences([1, 2]), Wanted(meaning=Meaning(kind="processed", temperature=0.5)))
+        warm = engine.score(sequences([1, 2]), Wanted(meaning=Meaning(temperature=0.5)))
         assert engine.info.version == "3"
     assert [row.logprobs[1:].tolist() for row in rows] == [[-1.0, -1.0], [-1.0]]
     assert warm[0].logprobs[1] == -0.5

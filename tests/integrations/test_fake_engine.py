@@ -147,7 +147,7 @@ def test_an_end_token_stops_and_the_length_cuts():
 )
 def test_a_processed_meaning_is_temperature_then_truncation(fields):
     fake = engine()
-    meaning = Meaning(kind="processed", **fields)
+    meaning = Meaning(**fields)
     completion = sampled(fake, wanted=EVERYTHING)[0]
     row = scored(fake, completion, Wanted(meaning=meaning, top=259))
     for ids, raw, place in zip(completion.top.ids, completion.top.logprobs, range(len(row.top.ids)), strict=True):
@@ -182,7 +182,7 @@ def test_processed_logprobs_on_request_are_of_the_distribution_that_was_sampled_
 
 def test_a_token_outside_the_kept_set_is_invalid():
     fake = engine()
-    row = fake.score([of_text(fake, "a\x00")], Wanted(meaning=Meaning(kind="processed", top_k=3)))[0]
+    row = fake.score([of_text(fake, "a\x00")], Wanted(meaning=Meaning(top_k=3)))[0]
     assert row.states.tolist() == [TokenState.ABSENT, TokenState.INVALID]
     assert np.isnan(row.logprobs).all()
 

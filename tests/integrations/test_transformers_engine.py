@@ -216,7 +216,7 @@ def test_reported_ids_come_back_at_their_positions_whatever_is_wanted(folder, pl
 
 def test_a_processed_meaning_divides_the_logits_by_the_temperature(engine, plain):
     (ids,) = sequences(8)
-    (row,) = engine.score([asked(ids)], Wanted(meaning=Meaning(kind="processed", temperature=2.0)))
+    (row,) = engine.score([asked(ids)], Wanted(meaning=Meaning(temperature=2.0)))
     halved = torch.tensor(exact_logprobs(plain, ids) / 2).log_softmax(-1).numpy()
     np.testing.assert_allclose(row.logprobs[1:], halved[np.arange(7), ids[1:]], atol=2e-5)
 

@@ -112,7 +112,7 @@ def test_logprobs_equal_those_that_generate_reports_under_any_padding(model, pad
     sequences, scores, logits = generated(model, **PROCESSED)
     meaning = Meaning()
     if kind == "processed":
-        meaning = Meaning(kind="processed", temperature=0.8, top_k=40, top_p=0.9, min_p=0.03)
+        meaning = Meaning(temperature=0.8, top_k=40, top_p=0.9, min_p=0.03)
     reported = (logits if kind == "raw" else scores).double().log_softmax(dim=2)
     tokens = torch.stack([sequence[-6:] for sequence in sequences])
     expected = reported.gather(2, tokens[:, :, None])[:, :, 0].flatten()

@@ -134,24 +134,18 @@ def test_half_precision_logits_are_scored_in_float32():
 def test_logits_handed_over_are_not_written_to():
     logits, ids = some()
     before = logits.clone()
-    report_from_logits(logits, ids, ReportRequest(meaning=Meaning(kind="processed", temperature=0.7)))
+    report_from_logits(logits, ids, ReportRequest(meaning=Meaning(temperature=0.7)))
     report_from_logits(logits, ids, ReportRequest(statistics=True, top=3, seen_ids=[ids] * len(ids)))
     assert torch.equal(logits, before)
 
 
-def test_a_raw_meaning_ignores_the_sampling_settings():
-    logits, ids = some()
-    raw = ReportRequest(meaning=Meaning(kind="raw", temperature=0.5, top_k=3))
-    assert torch.equal(report_from_logits(logits, ids, raw).logprobs, report_from_logits(logits, ids, PLAIN).logprobs)
-
-
 MEANINGS = [
-    Meaning(kind="processed", temperature=0.7),
-    Meaning(kind="processed", temperature=1.3, top_k=20),
-    Meaning(kind="processed", top_p=0.9),
-    Meaning(kind="processed", min_p=0.05),
-    Meaning(kind="processed", temperature=1.7, top_k=50, top_p=0.8, min_p=0.02),
-    Meaning(kind="processed", top_k=5000, top_p=1e-6),
+    Meaning(temperature=0.7),
+    Meaning(temperature=1.3, top_k=20),
+    Meaning(top_p=0.9),
+    Meaning(min_p=0.05),
+    Meaning(temperature=1.7, top_k=50, top_p=0.8, min_p=0.02),
+    Meaning(top_k=5000, top_p=1e-6),
 ]
 
 
@@ -175,7 +169,7 @@ def test_processed_logprobs_are_those_of_the_warpers_of_transformers(meaning, ro
     min_p=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
 )
 def test_the_kept_set_is_that_of_transformers_even_among_ties(steps, top_k, top_p, min_p):
-    meaning = Meaning(kind="processed", top_k=top_k, top_p=top_p, min_p=min_p)
+    meaning = Meaning(top_k=top_k, top_p=top_p, min_p=min_p)
     logits = torch.tensor(steps, dtype=torch.float32) / 2
     assert torch.equal(truncated(logits, meaning), warped(logits, meaning))
 
@@ -197,7 +191,7 @@ def test_top_lists_and_reported_ids_belong_to_the_declared_meaning(meaning):
     logits, ids = some(count=9)
     asked = torch.randint(997, (9, 4))
     report = report_from_logits(logits, ids, ReportRequest(meaning=meaning, top=6, report_ids=asked))
-    processed = logits if meaning.kind == "raw" else warped(logits, meaning)
+    processed = logits if meaning.is_raw else warped(logits, meaning)
     for k in range(4):
         np.testing.assert_allclose(report.reported[:, k].numpy(), exact(processed, asked[:, k]), rtol=3e-7, atol=2e-6)
     assert torch.equal(report.top_ids, processed.topk(6, dim=1).indices)

@@ -80,7 +80,7 @@ def test_statistics_from_hidden_states_are_those_from_the_logits():
 
 def test_statistics_are_of_the_raw_distribution_whatever_the_logprobs_mean():
     logits, ids = torch.randn(12, 97), torch.randint(97, (12,))
-    declared = Meaning(kind="processed", temperature=0.6, top_k=11, top_p=0.9)
+    declared = Meaning(temperature=0.6, top_k=11, top_p=0.9)
     processed = report_from_logits(logits, ids, ReportRequest(statistics=True, meaning=declared)).statistics
     raw = report_from_logits(logits, ids, ReportRequest(statistics=True)).statistics
     for name in ALWAYS:
@@ -93,9 +93,9 @@ def test_statistics_are_of_the_raw_distribution_whatever_the_logprobs_mean():
 def test_the_declared_kept_mass_links_tempered_and_truncated_logprobs():
     logits = torch.randn(12, 97)
     ids = logits.argmax(dim=1)
-    declared = Meaning(kind="processed", temperature=0.8, min_p=0.1)
+    declared = Meaning(temperature=0.8, min_p=0.1)
     report = report_from_logits(logits, ids, ReportRequest(statistics=True, meaning=declared))
-    tempered = report_from_logits(logits, ids, ReportRequest(meaning=Meaning(kind="processed", temperature=0.8)))
+    tempered = report_from_logits(logits, ids, ReportRequest(meaning=Meaning(temperature=0.8)))
     torch.testing.assert_close(
         report.logprobs + report.statistics["log_kept_declared"], tempered.logprobs, atol=2e-6, rtol=0
     )

@@ -47,7 +47,9 @@ def test_a_gap_says_how_many_tokens_of_which_side_have_no_logprob(rollout, pair)
         [
             rollout(four, four, name="rollout only", p_states=missing),
             rollout(four, four, name="none"),
-            rollout(four, four, name="trainer only", q_states=[ABSENT, ABSENT, V, V], sampled=[False, True, True, True]),
+            rollout(
+                four, four, name="trainer only", q_states=[ABSENT, ABSENT, V, V], sampled=[False, True, True, True]
+            ),
             rollout(four, four, name="both", p_states=missing, q_states=[V, V, V, ABSENT]),
         ]
     )

@@ -50,7 +50,9 @@ def test_a_token_in_the_lists_counts_by_the_lists_and_one_outside_by_k3_as_well(
 
 def test_positions_are_those_of_the_full_sequence_and_of_the_right_rollout(rollout, pair):
     before = rollout([-1.0] * 3, [-2.0] * 3, name="before", ids=[7, 8, 7])
-    row = rollout([-9.0, -0.5, -0.7, -1.0], [-1.0, -0.6, -0.9, -1.3], ids=[7, 8, 7, 8], sampled=[False, True, True, True])
+    row = rollout(
+        [-9.0, -0.5, -0.7, -1.0], [-1.0, -0.6, -0.9, -1.3], ids=[7, 8, 7, 8], sampled=[False, True, True, True]
+    )
     total, used = hybrid_sum(paired([2]), pair([before, row]), 1)
     assert used == 1
     assert total == pytest.approx(inside() + k3(-0.5, -0.6) + k3(-1.0, -1.3), rel=1e-5)

@@ -50,7 +50,10 @@ def everything(result):
         for field in dataclasses.fields(result)
         if field.name not in ("totals", "clusters", "by_kl", "by_token", "sums", "invalid", "zeros")
     }
-    plain["rollout_states"], plain["trainer_states"] = plain["rollout_states"].tolist(), plain["trainer_states"].tolist()
+    plain["rollout_states"], plain["trainer_states"] = (
+        plain["rollout_states"].tolist(),
+        plain["trainer_states"].tolist(),
+    )
     for name in ("by_kl", "by_token"):
         plain[name] = [(d.rollout_id, d.positions.tolist(), d.sum_d) for d in getattr(result, name).rollouts]
     for name in ("invalid", "zeros"):
@@ -88,7 +91,11 @@ def test_what_is_no_logprob_is_counted_as_invalid_and_kept_out_of_every_mean(rol
     assert result.rollout_states[INVALID] == 3
     assert (result.compared, result.valid) == (4, 1)
     assert result.mean("d") == -0.5
-    assert (result.invalid.rollouts, result.invalid.first[0].rollout_id, result.invalid.first[0].position) == (1, "r-9", 1)
+    assert (result.invalid.rollouts, result.invalid.first[0].rollout_id, result.invalid.first[0].position) == (
+        1,
+        "r-9",
+        1,
+    )
 
 
 def test_rollouts_without_a_completion_and_without_a_value_are_two_things(rollout, measured):
@@ -121,7 +128,9 @@ def test_languages_come_from_the_tags_and_a_rollout_without_one_has_a_place(roll
 
 
 def test_top1_is_compared_where_both_sides_say(rollout, measured):
-    row = rollout([-1.0] * 5, [-1.0] * 5, p_top1=[1, 2, -1, 3, 4], q_top1=[1, 3, 2, -1, 4], sampled=[True] * 4 + [False])
+    row = rollout(
+        [-1.0] * 5, [-1.0] * 5, p_top1=[1, 2, -1, 3, 4], q_top1=[1, 3, 2, -1, 4], sampled=[True] * 4 + [False]
+    )
     result = measured([row])
     assert (result.top1_known, result.top1_equal) == (2, 1)
 
@@ -170,4 +179,4 @@ def test_nothing_has_no_mean_and_no_gate(measured):
 
 def test_raw_and_processed_are_not_the_same_meaning(measured):
     assert measured([]).same_meaning
-    assert not measured([], rollout_meaning=Meaning(kind="processed", temperature=0.7)).same_meaning
+    assert not measured([], rollout_meaning=Meaning(temperature=0.7)).same_meaning

@@ -156,7 +156,9 @@ def test_the_exact_kl_is_the_sum_over_the_vocabulary(pq):
 
 def test_the_exact_kl_ignores_what_the_rollout_side_never_samples_and_is_infinite_where_only_the_trainer_excludes():
     half = math.log(0.5)
-    both = kl_exact(trainer_distribution=np.array([[half, half, -INF]]), rollout_distribution=np.array([[0, -INF, -INF]]))
+    both = kl_exact(
+        trainer_distribution=np.array([[half, half, -INF]]), rollout_distribution=np.array([[0, -INF, -INF]])
+    )
     assert both[0] == pytest.approx(math.log(2))
     assert kl_exact(trainer_distribution=np.array([[0, -INF]]), rollout_distribution=np.array([[half, half]]))[0] == INF
 
@@ -223,7 +225,9 @@ def test_the_hybrid_estimate_keeps_its_digits_where_the_two_sides_almost_agree()
 
 def test_a_sampled_token_counts_by_k3_only_outside_the_set():
     top = np.log([[0.5], [0.5]])
-    values = kl_hybrid(trainer_top=top, rollout_top=top, sampled_in_top=np.array([True, False]), k3=np.array([7.0, 9.0]))
+    values = kl_hybrid(
+        trainer_top=top, rollout_top=top, sampled_in_top=np.array([True, False]), k3=np.array([7.0, 9.0])
+    )
     assert values.tolist() == [0.0, 9.0]
 
 

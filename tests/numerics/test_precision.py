@@ -28,7 +28,7 @@ def test_precision_does_not_account_for_a_mismatch_of_twice_its_size(of_scale):
 
 
 def test_nothing_to_hold_against_is_unknown(of_scale, measured):
-    meaning = Meaning(kind="processed", temperature=0.7)
+    meaning = Meaning(temperature=0.7)
     for alone in (measured([]), of_scale(0.01, trainer_meaning=meaning)):
         assert verdict(of_scale(0.01), alone).status is Status.UNKNOWN
     assert verdict(measured([]), of_scale(0.01)).status is Status.UNKNOWN

@@ -52,9 +52,7 @@ def test_a_model_agrees_with_itself_alone_and_in_left_padded_batches(tmp_path: P
 
 
 def test_four_bit_rollouts_of_llama_cpp_fail_against_the_de_quantised_trainer(tmp_path: Path) -> None:
-    done = run(
-        "check", "--rollout", "llamacpp:smollm2", "--trainer", FLOAT32, "--run", "run", "--json", cwd=tmp_path
-    )
+    done = run("check", "--rollout", "llamacpp:smollm2", "--trainer", FLOAT32, "--run", "run", "--json", cwd=tmp_path)
     judged = judgement(done)
     assert done.returncode == 1, judged["sentence"]
     assert 0.03 < judged["metrics"]["mean_abs_d"] < 0.12

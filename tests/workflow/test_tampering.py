@@ -232,7 +232,7 @@ def test_an_extra_part_from_another_run_is_refused(run_copy, another_run):
     path = run_copy()
     extra = Run.open(another_run).reading_parts("trainer")[0]
     shutil.copy(extra, path / "readings" / "trainer" / "part-extra.parquet")
-    with pytest.raises(RunError, match="part-extra.parquet: rollout .* stands here and in"):
+    with pytest.raises(RunError, match=r"part-extra\.parquet: rollout .* stands here and in"):
         judge(path)
 
 
@@ -252,7 +252,7 @@ def test_the_rollout_reading_copied_as_the_trainer_is_refused(run_copy):
     path = run_copy()
     shutil.rmtree(path / "readings" / "trainer")
     shutil.copytree(path / "readings" / "rollout", path / "readings" / "trainer")
-    with pytest.raises(RunError, match="is of a reading 'rollout'. The folder was copied or renamed"):
+    with pytest.raises(RunError, match=r"is of a reading 'rollout'\. The folder was copied or renamed"):
         judge(path)
 
 

@@ -21,9 +21,7 @@ def open_engine(spec: EngineSpec) -> Engine:
     """Start the engine that a spec names. Raises UsageError, EngineError or MissingExtraError."""
     where = ENGINES.get(spec.engine)
     if where is None:
-        raise UsageError(
-            f"{str(spec)!r}: there is no engine {spec.engine!r}. Known engines: {', '.join(ENGINES)}."
-        )
+        raise UsageError(f"{str(spec)!r}: there is no engine {spec.engine!r}. Known engines: {', '.join(ENGINES)}.")
     module, name = where.split(":")
     engine: Engine = getattr(import_module(module), name).open(spec)
     return engine
@@ -34,7 +32,5 @@ def open_sampler(spec: EngineSpec) -> Sampler:
     engine = open_engine(spec)
     if not isinstance(engine, Sampler):
         engine.close()
-        raise EngineError(
-            f"{spec}: {spec.engine} scores given tokens and cannot sample. Use it as --trainer."
-        )
+        raise EngineError(f"{spec}: {spec.engine} scores given tokens and cannot sample. Use it as --trainer.")
     return engine

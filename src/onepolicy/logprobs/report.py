@@ -87,7 +87,7 @@ def report_on(source: LogitSource, token_ids: Tensor, request: ReportRequest) ->
     meaning = request.meaning
     plain = not (request.statistics or request.top or request.report_ids is not None or truncates(meaning))
     if plain:
-        temperature = meaning.temperature if meaning.kind == "processed" else 1.0
+        temperature = meaning.temperature
         logprobs, top1 = stream_logprobs(source, token_ids, temperature=temperature)
         return TokenReport(logprobs=logprobs, top1=top1)
     count, vocabulary = source.shape

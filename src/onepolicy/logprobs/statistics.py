@@ -18,11 +18,11 @@ POWERS: tuple[float, ...] = tuple(1.25 - 0.75 * math.cos((2 * k + 1) * math.pi /
 """the 8 Chebyshev nodes of beta in [0.5, 2], ascending; `log_sum_power_i` belongs to POWERS[i]"""
 
 COMMON_TRUNCATIONS: dict[str, Meaning] = {
-    "log_kept_top_p_0_9": Meaning(kind="processed", top_p=0.9),
-    "log_kept_top_p_0_95": Meaning(kind="processed", top_p=0.95),
-    "log_kept_top_k_20": Meaning(kind="processed", top_k=20),
-    "log_kept_top_k_50": Meaning(kind="processed", top_k=50),
-    "log_kept_min_p_0_05": Meaning(kind="processed", min_p=0.05),
+    "log_kept_top_p_0_9": Meaning(top_p=0.9),
+    "log_kept_top_p_0_95": Meaning(top_p=0.95),
+    "log_kept_top_k_20": Meaning(top_k=20),
+    "log_kept_top_k_50": Meaning(top_k=50),
+    "log_kept_min_p_0_05": Meaning(min_p=0.05),
 }
 
 REPETITION_PENALTY = 1.1

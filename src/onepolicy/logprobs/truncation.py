@@ -15,8 +15,7 @@ from onepolicy.records.protocol import Meaning
 
 def truncates(meaning: Meaning) -> bool:
     """Whether some tokens have probability zero under it."""
-    cuts = meaning.top_k > 0 or meaning.top_p < 1.0 or meaning.min_p > 0.0
-    return meaning.kind == "processed" and cuts
+    return meaning.top_k > 0 or meaning.top_p < 1.0 or meaning.min_p > 0.0
 
 
 def ascending(logits: Tensor) -> Tensor:
@@ -77,7 +76,7 @@ def _without_surplus_ties(logits: Tensor, edge: Tensor, count: Tensor) -> Tensor
 
 def scores(logits: Tensor, meaning: Meaning) -> Tensor:
     """The logits whose log-softmax the meaning speaks of. [N, V] float32 -> [N, V] float32."""
-    if meaning.kind == "raw":
+    if meaning.is_raw:
         return logits
     tempered = logits if meaning.temperature == 1.0 else logits / meaning.temperature
     return truncated(tempered, meaning) if truncates(meaning) else tempered

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +25,7 @@ from onepolicy.numerics.evidence import (
 from onepolicy.numerics.hybrid import PairedTop, hybrid_sum
 from onepolicy.numerics.pair import Pair, per_rollout
 from onepolicy.numerics.summary import ROLLOUT_SUMS, TokenTotals
+from onepolicy.records.parquet import read_tags
 from onepolicy.records.protocol import Meaning
 from onepolicy.records.tokens import Float64, TokenState
 
@@ -127,8 +127,9 @@ class Measurement:
     def _count_languages(self, pair: Pair) -> None:
         wanted = per_rollout(pair.compared, pair.rollouts.offsets).tolist()
         without = per_rollout(pair.compared & ~pair.both, pair.rollouts.offsets).tolist()
-        for tags, tokens, absent in zip(pair.rollouts.tags, wanted, without, strict=True):
-            language = self.languages.setdefault(json.loads(tags).get("language", "-"), [0, 0])
+        rollouts = zip(pair.rollouts.rollout_ids, pair.rollouts.tags, wanted, without, strict=True)
+        for rollout_id, tags, tokens, absent in rollouts:
+            language = self.languages.setdefault(read_tags(rollout_id, tags).get("language", "-"), [0, 0])
             language[0] += tokens
             language[1] += absent
 

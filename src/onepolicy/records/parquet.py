@@ -162,6 +162,7 @@ def write_parquet(table: pa.Table, path: Path) -> None:
         table,
         path,
         compression="zstd",
+        write_page_checksum=True,
         use_dictionary=texts,
         column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
         row_group_size=_rows_per_group(table),
@@ -185,8 +186,19 @@ def rollout_rows(table: pa.Table) -> Iterator[Rollout]:
             text=texts[i],
             reward=rewards[i],
             group=groups[i],
-            tags=json.loads(block.tags[i]),
+            tags=read_tags(rollout_id, block.tags[i]),
         )
+
+
+def read_tags(rollout_id: str, tags: str) -> dict[str, str]:
+    """A rollout's tags from their JSON. Raises RunError if it is damaged."""
+    try:
+        found = json.loads(tags)
+    except ValueError as error:
+        raise RunError(f"rollout {rollout_id}: its tags are not JSON ({error}). The run is damaged.") from error
+    if not isinstance(found, dict):
+        raise RunError(f"rollout {rollout_id}: its tags are no JSON object. The run is damaged.")
+    return found
 
 
 def span_rows(table: pa.Table) -> Iterator[Span]:

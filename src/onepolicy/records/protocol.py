@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -52,14 +51,20 @@ class SamplingProtocol(Strict):
 
 
 class Meaning(Strict):
-    """Which distribution the logprobs of a reading belong to."""
+    """Which distribution the logprobs of a reading belong to: how the model's logits were processed before log-softmax.
 
-    kind: Literal["raw", "processed"] = "raw"
-    """raw: log-softmax of the model's logits. processed: after temperature and truncation"""
+    The defaults change nothing; logprobs under them are raw.
+    """
+
     temperature: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     top_k: int = Field(default=0, ge=0)
     min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether nothing is processed: the log-softmax of the model's own logits."""
+        return self == Meaning()
 
     @classmethod
     def processed_by(cls, protocol: SamplingProtocol) -> Meaning:
@@ -67,7 +72,6 @@ class Meaning(Strict):
         if protocol.is_plain or protocol.is_greedy:
             return cls()
         return cls(
-            kind="processed",
             temperature=protocol.temperature,
             top_p=protocol.top_p,
             top_k=protocol.top_k,
@@ -75,7 +79,7 @@ class Meaning(Strict):
         )
 
     def __str__(self) -> str:
-        if self.kind == "raw":
+        if self.is_raw:
             return "raw"
         parts = [f"temperature {self.temperature:g}"]
         parts += [f"top_p {self.top_p:g}"] if self.top_p < 1.0 else []

@@ -45,6 +45,8 @@ from onepolicy.records.verdict import Judgement
 
 StrictT = TypeVar("StrictT", bound=Strict)
 
+_DAMAGE = (pa.ArrowException, OSError, ValueError)
+"""what pyarrow raises for a damaged file; the last is a name that is no UTF-8"""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
@@ -256,15 +258,15 @@ def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
     """Open a part and hold its columns against the schema. Raises: RunError if it is damaged or foreign."""
     try:
         file = pq.ParquetFile(path, memory_map=True, pre_buffer=False, page_checksum_verification=True)
-        found = file.schema_arrow
-    except (pa.ArrowException, OSError) as error:
+        found = {field.name: field.type for field in file.schema_arrow}
+    except _DAMAGE as error:
         raise RunError(
             f"{path}: cannot be read as Parquet ({_one_line(error)}). The file is cut off or not a part of a run; "
             "delete it and run the command that wrote it again with --resume."
         ) from error
     for field in schema:
-        if field.name not in found.names or found.field(field.name).type != field.type:
-            have = ", ".join(f"{f.name}: {f.type}" for f in found)
+        if found.get(field.name) != field.type:
+            have = ", ".join(f"{name}: {kind}" for name, kind in found.items())
             file.close()
             raise RunError(
                 f"{path}: a part of a run needs the column {field.name!r} of type {field.type}; this file has {have}."
@@ -275,8 +277,10 @@ def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
 def read_row_group(path: Path, file: pq.ParquetFile, group: int, columns: list[str] | None) -> pa.Table:
     """One row group. Raises: RunError if its bytes are damaged."""
     try:
-        return file.read_row_group(group, columns=columns, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+        table = file.read_row_group(group, columns=columns, use_threads=False)
+        table.validate(full=True)  # offsets in order, and texts in UTF-8
+        return table
+    except _DAMAGE as error:
         raise RunError(
             f"{path}: row group {group} is damaged ({_one_line(error)}). Delete the file and run the command that "
             "wrote it again with --resume."
@@ -289,10 +293,7 @@ def _is_unused(path: Path) -> bool:
 
 
 def _column_index(file: pq.ParquetFile, name: str) -> int:
-    if not file.num_row_groups:
-        return 0
-    group = file.metadata.row_group(0)
-    return next(i for i in range(group.num_columns) if group.column(i).path_in_schema.split(".")[0] == name)
+    return next(i for i in range(len(file.schema)) if file.schema.column(i).path.split(".")[0] == name)
 
 
 def _check_same_reading(path: Path, found: ReadingInfo, asked: ReadingInfo) -> None:

@@ -115,6 +115,8 @@ def _item(name: str, number: int, line: str) -> Prompt | FixedSequence:
         if not isinstance(value, dict):
             raise UsageError(f"suite {name!r}, line {number}: is no JSON object.")
         return Prompt.model_validate(value) if "messages" in value else FixedSequence.model_validate(value)
+    except RecursionError as error:
+        raise UsageError(f"suite {name!r}, line {number}: is nested too deeply.") from error
     except json.JSONDecodeError as error:
         raise UsageError(f"suite {name!r}, line {number}: is not JSON ({error.msg}, column {error.colno}).") from error
     except ValidationError as error:

@@ -20,9 +20,9 @@ _MODEL = "smollm2"
 _TRAINER = EngineSpec(
     engine="transformers",
     target=_MODEL,
-    options={"dtype": "float32", "batch_size": "8", "padding_side": "left"},
+    options={"dtype": "float32", "batch_size": "4", "padding_side": "left"},
 )
-_PROTOCOL = SamplingProtocol(max_new_tokens=24)
+_PROTOCOL = SamplingProtocol(max_new_tokens=16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ CASES = (
 
 
 def demo(*, progress: Progress | None = None) -> list[tuple[DemoCase, Judgement]]:
-    """Run the cases; each leaves its run under `runs/`. Raises: EngineError if an engine or the model is not installed."""
+    """Run the cases; each leaves its run under `runs/`. Raises: EngineError if an engine or the model is absent."""
     shown = progress or Silent()
     runs = [_record(case, shown) for case in CASES]
     trainer = open_engine(_TRAINER)

@@ -20,8 +20,8 @@ from onepolicy.records.verdict import Status
 V, MASKED, INVALID, ABSENT, TRUNCATED = TokenState
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
 DEFAULT = Limits()
-COLD = Meaning(kind="processed", temperature=0.7)
-NUCLEUS = Meaning(kind="processed", top_p=0.9)
+COLD = Meaning(temperature=0.7)
+NUCLEUS = Meaning(top_p=0.9)
 
 
 def outcome(verdict):
@@ -126,7 +126,7 @@ def test_a_contradicted_zero_fails_and_names_its_place_and_both_numbers(rollout,
     assert [(e.rollout_id, e.position) for e in verdict.evidence] == [("filled", 1)]
 
 
-@pytest.mark.parametrize("truncated", [NUCLEUS, Meaning(kind="processed", top_k=5), Meaning(kind="processed", min_p=0.1)])
+@pytest.mark.parametrize("truncated", [NUCLEUS, Meaning(top_k=5), Meaning(min_p=0.1)])
 def test_where_truncation_may_leave_one_token_a_zero_only_informs(rollout, measured, truncated):
     meant = {"rollout_meaning": truncated, "trainer_meaning": truncated}
     assert outcome(placeholder_zeros(measured([rollout([0.0], [-2.5])], **meant), DEFAULT)) == (FAIL, False)
@@ -186,7 +186,8 @@ def test_one_rollout_of_other_tokens_fails_among_thousands_of_good_ones(many, ro
     assert outcome(verdict) == (FAIL, True)
     assert verdict.value == pytest.approx((math.exp(d) - 1 - d) / 2)
     assert verdict.limit == 0.01
-    assert "the worst rollout, shifted, has a mean k3 of 0.57, limit 0.01 (mean |d| 1 over 2 tokens)" in verdict.message
+    assert "the worst rollout, shifted, has a mean k3 of 0.57, limit 0.01" in verdict.message
+    assert "paired wrongly or shifted" in verdict.message
     assert [e.rollout_id for e in verdict.evidence] == ["shifted"]
 
 

@@ -149,7 +149,7 @@ class CallableEngine:
         self._caller.close()
 
     def _temperature(self, meaning: Meaning) -> float:
-        if meaning.kind == "raw":
+        if meaning.is_raw:
             return 1.0
         truncates = meaning.top_p < 1.0 or meaning.top_k > 0 or meaning.min_p > 0.0
         if truncates or not self._caller.takes_temperature:

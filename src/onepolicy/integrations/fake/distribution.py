@@ -14,7 +14,7 @@ class Distributions:
     """The distributions of R rows of logits under a meaning; what is derived from them is computed once."""
 
     def __init__(self, logits: Float64, meaning: Meaning) -> None:
-        processed = logits if meaning.kind == "raw" else _processed(logits, meaning)
+        processed = logits if meaning.is_raw else _processed(logits, meaning)
         self.logprobs = _log_softmax(processed)
         """[R, V], -inf outside the kept set"""
 

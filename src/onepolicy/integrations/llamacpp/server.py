@@ -9,10 +9,9 @@ from typing import Any
 
 import httpx
 
+from onepolicy.engines.threads import sleeping_threads
 from onepolicy.errors import EngineError, MissingExtraError
 from onepolicy.integrations.llamacpp.options import LlamaCppOptions
-
-WAIT_POLICY = "OMP_WAIT_POLICY"
 
 SILENT = -1
 """xllamacpp's verbosity at which nothing is written to stderr; what fails arrives as an exception or an HTTP status"""
@@ -86,20 +85,11 @@ def _start(gguf: Path, options: LlamaCppOptions) -> Any:
 
 
 def _xllamacpp() -> Any:
-    """The package, imported so that its threads sleep while they wait.
-
-    Its OpenMP runtime lets them spin otherwise. With two other busy processes on two cores that costs a factor of 25
-    (measured: 1.6 against 42 tokens/s). The runtime reads the variable once, when it is loaded.
-    """
-    before = os.environ.get(WAIT_POLICY)
-    os.environ.setdefault(WAIT_POLICY, "passive")
     try:
-        return import_module("xllamacpp")
+        with sleeping_threads():
+            return import_module("xllamacpp")
     except ImportError as error:
         raise MissingExtraError(package="xllamacpp", extra="llamacpp", needed_for="the engine 'llamacpp'") from error
-    finally:
-        if before is None:
-            del os.environ[WAIT_POLICY]
 
 
 def _reason(response: httpx.Response) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
 from onepolicy.engines.options import read_options
 from onepolicy.engines.spec import EngineSpec
+from onepolicy.engines.threads import sleeping_threads
 from onepolicy.errors import EngineError, MissingExtraError
 from onepolicy.integrations.transformers.options import TransformersOptions
-from onepolicy.integrations.transformers.threads import sleeping_threads
 from onepolicy.records.protocol import Meaning, SamplingProtocol
 from onepolicy.records.reading import Condition, EngineInfo, ReadingRow
 from onepolicy.records.tokens import IntArray
@@ -28,6 +28,8 @@ try:
     from onepolicy.integrations.transformers.target import model_folder
     from onepolicy.integrations.transformers.tokenizer import TextTokenizer
 except ImportError as error:
+    if (error.name or "").startswith("onepolicy"):
+        raise  # a fault of ours, not a package to install
     raise MissingExtraError(
         package=error.name or "transformers", extra="transformers", needed_for="the engine 'transformers'"
     ) from error

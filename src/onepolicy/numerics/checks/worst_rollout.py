@@ -6,6 +6,9 @@ from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.verdict import Evidence, Status, Verdict
 
+FAR = 20
+"""times the mean k3 of the fifth worst rollout: beyond it one is suspected to be mispaired, and no longer just worse"""
+
 
 def worst_rollout(measured: Measurement, limits: Limits) -> Verdict:
     """Fails if the mean k3 of any one rollout exceeds the limit. An exact statement about these tokens."""
@@ -18,10 +21,11 @@ def worst_rollout(measured: Measurement, limits: Limits) -> Verdict:
     bad = worst.mean_k3 > limits.worst_rollout_kl
     limit = limits.worst_rollout_kl
     message = f"the worst rollout, {worst.rollout_id}, has a mean k3 of {worst.mean_k3:.2g}, limit {limit:g}"
-    if bad:
+    others = measured.worst_by_kl[-1].mean_k3
+    if bad and worst.mean_k3 > FAR * others:
         message += (
-            f" (mean |d| {worst.mean_abs_d:.2g} over {len(worst.positions)} tokens). If others are fine, its logprobs "
-            "belong to other tokens: look for a row paired wrongly or shifted"
+            f", where all but a few have at most {others:.2g}. Its logprobs may belong to other tokens: look for a row "
+            "that was paired wrongly or shifted"
         )
     return Verdict(
         check="worst_rollout",
