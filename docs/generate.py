@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,6 +11,7 @@ from onepolicy.cli.app import COMMANDS, app
 from onepolicy.numerics.table import REDUCTIONS
 
 HERE = Path(__file__).parent
+SETTINGS: dict[str, Any] = {"terminal_width": 80, "max_content_width": 80, "help_option_names": ["-h", "--help"]}
 
 METRICS_HEAD = """# Metrics
 
@@ -54,12 +56,12 @@ def metrics_page() -> str:
 def cli_page() -> str:
     """The help of every command."""
     parts = ["# Commands\n\n<!-- written by docs/generate.py; change the help texts in src/onepolicy/cli instead -->\n"]
-    context = click.Context(app, info_name="onepolicy", terminal_width=80, max_content_width=80)
+    context = click.Context(app, info_name="onepolicy", **SETTINGS)
     parts.append(f"```text\n{app.get_help(context).rstrip()}\n```\n")
     for name in COMMANDS:
         command = app.get_command(context, name)
         assert command is not None
-        inner = click.Context(command, info_name=name, parent=context, terminal_width=80, max_content_width=80)
+        inner = click.Context(command, info_name=name, parent=context, **SETTINGS)
         parts.append(f"## onepolicy {name}\n\n```text\n{command.get_help(inner).rstrip()}\n```\n")
     return "\n".join(parts)
 

@@ -12,6 +12,7 @@ def test_the_defaults_stay():
         "max_abs_d": 0.5,
         "worst_rollout_kl": 1e-2,
         "coverage": 0.99,
+        "rollout_coverage": 0.95,
     }
 
 

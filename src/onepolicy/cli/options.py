@@ -66,28 +66,12 @@ recording_options = together(
     statistics_option,
 )
 limit_options = together(
-    click.option(
-        "--max-kl",
-        default=Limits().mean_kl,
-        show_default=True,
-        help="Limit of the mean KL, in nats per token.",
-    ),
-    click.option(
-        "--max-abs-d", default=Limits().max_abs_d, show_default=True, help="Limit of any token's |d|, in nats."
-    ),
-    click.option(
-        "--worst-rollout",
-        default=Limits().worst_rollout_kl,
-        show_default=True,
-        help="Limit of any rollout's mean k3, in nats per token.",
-    ),
-    click.option(
-        "--coverage",
-        default=Limits().coverage,
-        show_default=True,
-        help="Share of tokens that must have a logprob on both sides.",
-    ),
+    *(
+        click.option(f"--{name.replace('_', '-')}", default=field.default, show_default=True, help=field.description)
+        for name, field in Limits.model_fields.items()
+    )
 )
+"""one for each limit, under its own name"""
 
 
 def protocol_from(options: dict[str, Any]) -> SamplingProtocol:
@@ -98,13 +82,7 @@ def protocol_from(options: dict[str, Any]) -> SamplingProtocol:
 
 def limits_from(options: dict[str, Any]) -> Limits:
     """Take the limit options out of a command's options. Raises UsageError for a value out of range."""
-    names = {
-        "max_kl": "mean_kl",
-        "max_abs_d": "max_abs_d",
-        "worst_rollout": "worst_rollout_kl",
-        "coverage": "coverage",
-    }
-    return _valid(Limits, {field: options.pop(option) for option, field in names.items()})  # type: ignore[return-value]
+    return _valid(Limits, {name: options.pop(name) for name in Limits.model_fields})  # type: ignore[return-value]
 
 
 def _valid(model: type[SamplingProtocol] | type[Limits], values: dict[str, Any]) -> SamplingProtocol | Limits:

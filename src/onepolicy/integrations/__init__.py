@@ -17,12 +17,16 @@ ENGINES = {
 """name in a spec -> class with a classmethod `open(spec)`; imported only when it is asked for"""
 
 
+def check_engine_name(spec: EngineSpec) -> None:
+    """Raise UsageError if the spec names no engine that there is; nothing is imported or started."""
+    if spec.engine not in ENGINES:
+        raise UsageError(f"{str(spec)!r}: there is no engine {spec.engine!r}. Known engines: {', '.join(ENGINES)}.")
+
+
 def open_engine(spec: EngineSpec) -> Engine:
     """Start the engine that a spec names. Raises UsageError, EngineError or MissingExtraError."""
-    where = ENGINES.get(spec.engine)
-    if where is None:
-        raise UsageError(f"{str(spec)!r}: there is no engine {spec.engine!r}. Known engines: {', '.join(ENGINES)}.")
-    module, name = where.split(":")
+    check_engine_name(spec)
+    module, name = ENGINES[spec.engine].split(":")
     engine: Engine = getattr(import_module(module), name).open(spec)
     return engine
 

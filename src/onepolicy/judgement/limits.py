@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from onepolicy.records.protocol import Strict
 
@@ -10,14 +10,20 @@ from onepolicy.records.protocol import Strict
 class Limits(Strict):
     """Defaults: two engines in the same precision on the same weights. A failing check says which limit would pass."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     mean_kl: float = Field(default=1e-4, gt=0, allow_inf_nan=False)
-    """nats per token; the upper end of the interval must lie below"""
+    """Limit of the mean KL, in nats per token."""
     max_abs_d: float = Field(default=0.5, gt=0, allow_inf_nan=False)
-    """nats; no token may differ by more. Twenty-five times the root mean square of d at a KL of 1e-4 is 0.35"""
+    """Limit of any token's |d|, in nats."""
+    # 0.5 is above twenty-five times the root mean square of d at a KL of 1e-4, which is 0.35.
     worst_rollout_kl: float = Field(default=1e-2, gt=0, allow_inf_nan=False)
-    """nats per token, mean of k3 in any one rollout"""
+    """Limit of any rollout's mean k3, in nats per token."""
     coverage: float = Field(default=0.99, gt=0, le=1)
-    """share of the compared tokens that must have a logprob on both sides"""
+    """Share of the tokens that must have a logprob on both sides."""
+    rollout_coverage: float = Field(default=0.95, gt=0, le=1)
+    """The same for each rollout alone."""
+    # A rollout with gaps does not show in the share of a large run.
 
 
 MIN_CLUSTERS = 12

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -44,7 +43,7 @@ def show(judgement: Judgement, console: Console) -> None:
 
 def headline(judgement: Judgement) -> Text:
     """The answer in one sentence."""
-    word, _, rest = judgement.sentence.partition(":")
+    word, _, rest = _visible(judgement.sentence).partition(":")
     return Text.assemble((f"{word}:", f"bold {STYLES[judgement.status]}"), rest)
 
 
@@ -55,7 +54,7 @@ def checks_table(judgement: Judgement) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for verdict in judgement.verdicts:
-        table.add_row(_mark(verdict), verdict.check, escape(verdict.message))
+        table.add_row(_mark(verdict), verdict.check, Text(_visible(verdict.message)))
     return table
 
 
@@ -77,7 +76,7 @@ def language_table(judgement: Judgement) -> Table:
     table.add_column("without a logprob", justify="right")
     for language, counts in judgement.coverage_by_language.items():
         share = counts["absent"] / counts["compared"] if counts["compared"] else 0.0
-        table.add_row(escape(language), str(counts["compared"]), f"{counts['absent']} ({share:.0%})")
+        table.add_row(Text(_visible(language)), str(counts["compared"]), f"{counts['absent']} ({share:.0%})")
     return table
 
 
@@ -88,7 +87,7 @@ def worst_tokens(rollouts: tuple[WorstRollout, ...]) -> Group:
         worst = rollout.worst
         lines.append(
             Text(
-                f"{rollout.rollout_id} [{worst.position}]  rollout {worst.rollout_logprob:.4g}  "
+                f"{_visible(rollout.rollout_id)} [{worst.position}]  rollout {worst.rollout_logprob:.4g}  "
                 f"trainer {worst.trainer_logprob:.4g}"
             )
         )

@@ -70,14 +70,14 @@ def judge_readings(run: Run, request: JudgeRequest, *, progress: Progress) -> Ju
     tokens = _measure_tokens(run, request, measured.rollouts)
     token_verdicts = [check(tokens) for check in TOKEN_CHECKS]
     numeric = [check(measured, request.limits) for check in NUMERIC_CHECKS]
-    numeric += recording_verdicts(run, measured) + scoring_verdicts(run, request.rollout)
-    numeric += scoring_verdicts(run, request.trainer)
+    whole = recording_verdicts(run, measured)
+    whole += scoring_verdicts(run, request.rollout) + scoring_verdicts(run, request.trainer)
     if any(v.required and v.status is Status.FAIL for v in token_verdicts):
         numeric = [_without_meaning(verdict) for verdict in numeric]
     elif any(v.check == "mean_kl" and v.status is Status.FAIL for v in numeric):
         numeric = _explained(run, request, measured, numeric)
     return conclude(
-        [*token_verdicts, *numeric],
+        [*whole, *token_verdicts, *numeric],
         measured,
         run=str(run.path),
         readings=(request.rollout, request.trainer),

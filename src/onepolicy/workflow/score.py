@@ -44,12 +44,13 @@ def score(path: Path, request: ScoreRequest, *, progress: Progress | None = None
     Returns None in a process that only follows another one (a rank above 0 under torchrun).
     Raises: EngineError, RunError.
     """
+    run = Run.open(path)
+    _check_recorded(run)
     engine = open_engine(request.engine)
     try:
         if getattr(engine, "is_follower", False):
             engine.follow()  # type: ignore[attr-defined]
             return None
-        run = Run.open(path)
         score_with(engine, run, request, progress=progress or Silent())
         return run
     finally:
@@ -58,7 +59,6 @@ def score(path: Path, request: ScoreRequest, *, progress: Progress | None = None
 
 def score_with(engine: Engine, run: Run, request: ScoreRequest, *, progress: Progress) -> None:
     """The same with an engine and a run that are at hand."""
-    _check_recorded(run)
     reading = _reading_request(run, request)
     with run.writing(f"{request.name}-{request.shard}"):
         _start(engine, run, request, reading)

@@ -8,7 +8,7 @@ from onepolicy.records.verdict import Evidence, Status, Verdict
 
 
 def coverage(measured: Measurement, limits: Limits) -> Verdict:
-    """Unknown if nothing was compared, or too few of the compared tokens have a logprob on both sides."""
+    """Unknown if nothing was compared, or too few of all tokens, or of one rollout's, have a logprob on both sides."""
     if not measured.compared:
         return Verdict(
             check="coverage",
@@ -16,9 +16,10 @@ def coverage(measured: Measurement, limits: Limits) -> Verdict:
             message=f"{measured.rollouts} rollouts hold no token to compare. Record rollouts with completions.",
         )
     share = measured.valid / measured.compared
+    enough = share >= limits.coverage and _worst_share(measured) >= limits.rollout_coverage
     return Verdict(
         check="coverage",
-        status=Status.PASS if share >= limits.coverage else Status.UNKNOWN,
+        status=Status.PASS if enough else Status.UNKNOWN,
         quantity="coverage",
         value=share,
         limit=limits.coverage,
@@ -34,6 +35,11 @@ def coverage(measured: Measurement, limits: Limits) -> Verdict:
     )
 
 
+def _worst_share(measured: Measurement) -> float:
+    """The smallest share of a rollout's compared tokens that have a logprob on both sides."""
+    return 1 - measured.gaps[0].without / measured.gaps[0].compared if measured.gaps else 1.0
+
+
 def _message(measured: Measurement, share: float, limits: Limits) -> str:
     have = f"{measured.valid} of {measured.compared} tokens ({share:.1%}) have a logprob on both sides"
     if measured.empty_rollouts:
@@ -42,6 +48,8 @@ def _message(measured: Measurement, share: float, limits: Limits) -> str:
         return f"{have}."
     worst = measured.gaps[0]
     named = f"rollout {worst.rollout_id} misses most ({worst.without} of {worst.compared}, {worst.side})"
-    if share >= limits.coverage:
-        return f"{have}; {named}."
-    return f"{have}, {limits.coverage:.0%} are needed; {named}. What is missing may differ from what is there."
+    if share < limits.coverage:
+        return f"{have}, {limits.coverage:.0%} are needed; {named}. What is missing may differ from what is there."
+    if _worst_share(measured) < limits.rollout_coverage:
+        return f"{have}, but {named}; each rollout needs {limits.rollout_coverage:.0%}."
+    return f"{have}; {named}."
