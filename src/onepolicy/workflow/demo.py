@@ -23,6 +23,7 @@ _TRAINER = EngineSpec(
     options={"dtype": "float32", "batch_size": "4", "padding_side": "left"},
 )
 _PROTOCOL = SamplingProtocol(max_new_tokens=16)
+_PROMPTS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,9 @@ def demo(*, progress: Progress | None = None) -> list[tuple[DemoCase, Judgement]
 
 
 def _record(case: DemoCase, progress: Progress) -> Run:
-    request = RecordRequest(engine=case.rollout, suite="quick", protocol=_PROTOCOL)
+    request = RecordRequest(
+        engine=case.rollout, suite="quick", protocol=_PROTOCOL, budget=_PROMPTS * _PROTOCOL.max_new_tokens
+    )
     sampler = open_sampler(case.rollout)
     try:
         path = new_run_path(f"demo-{case.rollout.engine}")
