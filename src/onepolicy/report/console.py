@@ -93,7 +93,7 @@ def worst_tokens(rollouts: tuple[WorstRollout, ...]) -> Group:
         )
         text = Text.assemble(
             _visible(rollout.before)[-48:],
-            (_visible(worst.text) or "(nothing)", "bold reverse"),
+            (f">>{_visible(worst.text) or '(nothing)'}<<", "bold"),
             _visible(rollout.after)[:24],
         )
         lines.append(Padding(text, (0, 0, 0, 2)))
