@@ -19,16 +19,11 @@ from onepolicy.records.run import Run
 from onepolicy.records.tokens import TokenState, digest_of_ids
 from onepolicy.records.verdict import Judgement
 from onepolicy.tokens.spell import Speller
-from onepolicy.workflow.judge import (
-    JudgeRequest,
-    conclude,
-    judge_readings,
-    measure,
-    recording_verdicts,
-    scoring_verdicts,
-    worst_rollout_text,
-)
+from onepolicy.workflow.conclude import conclude
+from onepolicy.workflow.judge import JudgeRequest, judge_readings
+from onepolicy.workflow.measure import measure
 from onepolicy.workflow.progress import Silent
+from onepolicy.workflow.whole import recording_verdicts, scoring_verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +61,12 @@ def compare_readings(*, rollout: StoredReading, trainer: StoredReading, limits: 
         request = JudgeRequest(rollout=rollout.name, trainer=trainer.name, limits=limits)
         return judge_readings(rollout.run, request, progress=Silent())
     measured = measure(rollout.run, trainer.run, rollout.name, trainer.name, progress=Silent())
-    verdicts = [check(measured, limits) for check in NUMERIC_CHECKS]
+    verdicts = []
     for side in (rollout, trainer):
         verdicts += recording_verdicts(side.run, measured) + scoring_verdicts(side.run, side.name)
-    return conclude(verdicts, measured, run=str(rollout.run.path), readings=(rollout.name, trainer.name))
+    verdicts += [check(measured, limits) for check in NUMERIC_CHECKS]
+    names = (rollout.name, trainer.name)
+    return conclude(verdicts, measured, run=str(rollout.run.path), readings=names, speller=Speller(None))
 
 
 def compare_columns(*, rollout: Logprobs, trainer: Logprobs, labels: ColumnLabels, limits: Limits) -> Judgement:
@@ -87,9 +84,7 @@ def compare_columns(*, rollout: Logprobs, trainer: Logprobs, labels: ColumnLabel
     digests = [digest_of_ids(np.array([row])) for row in range(len(lengths))]
     measured.add(pair_up(block, digests, _reading(block, p), _reading(block, q)))
     verdicts = [check(measured, limits) for check in NUMERIC_CHECKS]
-    speller = Speller(None)
-    worst = tuple(worst_rollout_text(detail, speller) for detail in measured.worst_by_token)
-    return conclude(verdicts, measured, run="", readings=("rollout", "trainer"), worst=worst)
+    return conclude(verdicts, measured, run="", readings=("rollout", "trainer"), speller=Speller(None))
 
 
 def _rows(values: Logprobs, labels: ColumnLabels, *, side: str) -> tuple[npt.NDArray[np.float32], list[int]]:

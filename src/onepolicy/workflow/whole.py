@@ -1,0 +1,52 @@
+"""Is what is judged all that was asked for?"""
+
+from __future__ import annotations
+
+from onepolicy.numerics.evidence import KEPT
+from onepolicy.numerics.measurement import Measurement
+from onepolicy.records.run import Run
+from onepolicy.records.verdict import Evidence, Status, Verdict
+
+
+def recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
+    """Unknown if the run is not recorded to its end; nothing otherwise."""
+    planned = run.manifest.planned_rollouts
+    if run.manifest.status == "complete" and measured.rollouts == planned:
+        return []
+    return [
+        Verdict(
+            check="recording",
+            status=Status.UNKNOWN,
+            quantity="rollouts",
+            value=measured.rollouts,
+            limit=planned,
+            unit="rollouts",
+            message=(
+                f"{measured.rollouts} of {planned} rollouts are recorded: what is missing may differ from what is "
+                f"there. Go on with: onepolicy record ... --run {run.path} --resume"
+            ),
+        )
+    ]
+
+
+def scoring_verdicts(run: Run, name: str) -> list[Verdict]:
+    """Unknown if a reading has no row for some rollout, whatever share of the tokens that is; nothing otherwise."""
+    scored, recorded = run.reading_rollout_ids(name), run.rollout_ids()
+    without = [rollout_id for rollout_id in recorded if rollout_id not in scored]
+    if not without:
+        return []
+    return [
+        Verdict(
+            check="scoring",
+            status=Status.UNKNOWN,
+            quantity="rollouts",
+            value=len(recorded) - len(without),
+            limit=len(recorded),
+            unit="rollouts",
+            message=(
+                f"reading {name!r} has {len(recorded) - len(without)} of {len(recorded)} rollouts; {without[0]} is the "
+                "first that it lacks. Run the command that made the reading again with --resume."
+            ),
+            evidence=tuple(Evidence(rollout_id=i, note=f"no row in {name!r}") for i in without[:KEPT]),
+        )
+    ]
