@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from onepolicy.cli.app import COMMANDS, app
+from onepolicy.numerics.native import reconcile_page
 from onepolicy.numerics.table import REDUCTIONS
 
 HERE = Path(__file__).parent
@@ -66,7 +67,7 @@ def cli_page() -> str:
     return "\n".join(parts)
 
 
-PAGES = {"metrics.md": metrics_page, "cli.md": cli_page}
+PAGES = {"metrics.md": metrics_page, "cli.md": cli_page, "reconcile.md": reconcile_page}
 
 
 def _cell(text: str) -> str:

@@ -34,24 +34,31 @@ def check(  # noqa: PLR0913 - the public function of the main job
     run: str | Path | None = None,
     limits: Limits | None = None,
     protocol: SamplingProtocol | None = None,
+    also: Sequence[Spec] = (),
+    budget: int | None = None,
+    top: int = 20,
+    keep_text: bool = True,
+    statistics: bool = False,
     resume: bool = False,
-    **options: Any,
 ) -> Judgement:
     """Sample a suite with one engine, score it with the other, and judge.
 
     rollout, trainer: engine specs, such as "transformers:./model?dtype=bfloat16" or the same as a mapping.
-    options: `also`, `budget`, `top`, `keep_text`, `statistics`, as in `CheckRequest`.
+    also: more trainer sides, for example in the rollout side's precision. budget: completion tokens at most.
+    top: most likely tokens to keep at each position. keep_text: False for confidential rollouts.
     The run stays at `run` (a new folder under `runs/` if None). Raises: OnePolicyError if it could not run.
     """
-    also = tuple(parse_spec(spec) for spec in options.pop("also", ()))
     request = CheckRequest(
         rollout=parse_spec(rollout),
         trainer=parse_spec(trainer),
-        also=also,
+        also=tuple(parse_spec(spec) for spec in also),
         suite=suite,
         limits=limits or Limits(),
         protocol=protocol or SamplingProtocol(),
-        **options,
+        budget=budget,
+        top=top,
+        keep_text=keep_text,
+        statistics=statistics,
     )
     return _check(request, path=None if run is None else Path(run), resume=resume)
 

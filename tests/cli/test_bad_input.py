@@ -183,3 +183,31 @@ def test_the_readings_of_further_trainers_do_not_collide(cli, tmp_path):
     }
     assert len(names) == 5
     assert engines == {"fake:m", "fake:a?seed=0", "fake:b?seed=0", "fake:b?seed=1"}
+
+
+@pytest.mark.parametrize("where", ["def score(token_ids):\n    sys.exit(0)", "sys.exit(0)"])
+def test_a_function_or_module_that_ends_the_process_is_no_pass(cli, tmp_path, where):
+    (tmp_path / "quit.py").write_text(f"import sys\n\n{where}\n")
+    trainer = f"callable:{tmp_path / 'quit.py'}:score"
+    ended = cli("check", "--rollout", "fake:m", "--trainer", trainer, "--run", tmp_path / "run")
+    assert ended.status == 2
+    assert "SystemExit" in ended.err
+
+
+def test_scoring_again_needs_resume_and_says_so(cli, tmp_path):
+    run = tmp_path / "run"
+    assert cli("check", "--rollout", "fake:m", "--trainer", "fake:m", "--run", run).status == 0
+    again = cli("score", run, "--engine", "fake:m")
+    assert again.status == 2
+    assert "the reading 'trainer' is there already" in again.err
+    assert cli("score", run, "--engine", "fake:m", "--resume").status == 0
+
+
+def test_a_judgement_whose_status_was_edited_is_refused(cli, tmp_path):
+    run = tmp_path / "run"
+    cli("check", "--rollout", "fake:m?noise=0.1", "--trainer", "fake:m", "--run", run)
+    file = run / "judgements" / "default" / "verdicts.json"
+    file.write_text(file.read_text().replace('"status": "fail",\n  "sentence"', '"status": "pass",\n  "sentence"'))
+    ended = cli("report", run)
+    assert ended.status == 2
+    assert "does not follow from its verdicts" in ended.err

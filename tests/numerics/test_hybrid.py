@@ -58,8 +58,10 @@ def test_positions_are_those_of_the_full_sequence_and_of_the_right_rollout(rollo
     assert total == pytest.approx(inside() + k3(-0.5, -0.6) + k3(-1.0, -1.3), rel=1e-5)
 
 
-@pytest.mark.parametrize("bad", [math.nan, -math.inf, -9999.0, 0.5])
-@pytest.mark.parametrize("side", ["rollout", "trainer"])
+@pytest.mark.parametrize(
+    ("side", "bad"),
+    [*((side, bad) for side in ("rollout", "trainer") for bad in (math.nan, -9999.0, 0.5)), ("trainer", -math.inf)],
+)
 def test_a_list_with_an_entry_that_is_no_logprob_is_not_used(rollout, pair, side, bad):
     top = paired([0])
     getattr(top, side)[0, 1] = bad
@@ -79,7 +81,8 @@ def test_a_k3_that_dwarfs_the_rest_leaves_nothing_behind_where_the_lists_replace
 
 
 def test_lists_of_the_same_tokens_are_put_side_by_side():
-    top = pair_top("r", lists([4, 5], [[1], [2]], [[-1.0], [-2.0]]), lists([4, 5], [[1], [2]], [[-1.5], [-2.5]]))
+    ours, theirs = (lists([4, 5], [[1], [2]], values) for values in ([[-1.0], [-2.0]], [[-1.5], [-2.5]]))
+    top = pair_top("r", ours, theirs, length=6)
     assert top.positions.tolist() == [4, 5]
     assert (top.rollout.ravel().tolist(), top.trainer.ravel().tolist()) == ([-1.0, -2.0], [-1.5, -2.5])
 
@@ -87,7 +90,7 @@ def test_lists_of_the_same_tokens_are_put_side_by_side():
 @pytest.mark.parametrize("ids", [[[1], [3]], [[1, 2], [2, 1]]])
 def test_lists_of_other_tokens_make_no_pair(ids):
     ours = lists([4, 5], [[1], [2]], [[-1.0], [-2.0]])
-    assert pair_top("r", ours, lists([4, 5], ids, np.full(np.shape(ids), -1.0))) is None
+    assert pair_top("r", ours, lists([4, 5], ids, np.full(np.shape(ids), -1.0)), length=6) is None
 
 
 @pytest.mark.parametrize("positions", [[4, 6], [4]])
@@ -95,4 +98,19 @@ def test_lists_of_other_positions_are_refused_with_the_rollout(positions):
     ours = lists([4, 5], [[1], [2]], [[-1.0], [-2.0]])
     theirs = lists(positions, [[1]] * len(positions), [[-1.0]] * len(positions))
     with pytest.raises(AlignmentError, match="rollout r-7: the two sides keep top lists at other positions"):
-        pair_top("r-7", ours, theirs)
+        pair_top("r-7", ours, theirs, length=7)
+
+
+@pytest.mark.parametrize("positions", [[4, 6], [-1, 5]])
+def test_positions_outside_the_rollout_are_refused_with_the_rollout(positions):
+    ours = lists(positions, [[1], [2]], [[-1.0], [-2.0]])
+    with pytest.raises(AlignmentError, match="rollout r-7: its top lists name positions outside its 6 tokens"):
+        pair_top("r-7", ours, ours, length=6)
+
+
+def test_a_token_that_truncation_removed_on_the_rollout_side_adds_what_the_trainer_gives_it(rollout, pair):
+    top = paired([0])
+    top.rollout[0], top.trainer[0] = (0.0, -math.inf), np.log(np.float32([0.9, 0.1]))
+    value, used = hybrid_sum(top, pair([rollout([0.0], [math.log(0.9)], ids=[int(top.ids[0, 0])])]), 0)
+    assert used == 1
+    assert value == pytest.approx(-math.log(0.9), rel=1e-5)

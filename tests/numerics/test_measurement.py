@@ -48,7 +48,7 @@ def everything(result):
     plain = {
         field.name: getattr(result, field.name)
         for field in dataclasses.fields(result)
-        if field.name not in ("totals", "clusters", "by_kl", "by_token", "sums", "invalid", "zeros")
+        if field.name not in ("totals", "clusters", "by_kl", "by_token", "sums", "invalid", "zeros", "native")
     }
     plain["rollout_states"], plain["trainer_states"] = (
         plain["rollout_states"].tolist(),
@@ -142,11 +142,13 @@ def test_a_sequence_ratio_outside_a_factor_of_two_counts_in_both_directions(roll
     assert result.max_abs_sum_d == pytest.approx(0.7, rel=1e-6)
 
 
-def test_the_gate_is_k3_by_prompt_with_duplicates_once(rollout, measured):
+def test_the_gate_is_k3_by_prompt_and_a_repeated_draw_counts(rollout, measured):
     d = 0.5
     rows = [rollout([-2.0], [-2.0 + d], name=name, prompt="x", digest="same") for name in "ab"]
     rows.append(rollout([-2.0] * 3, [-2.0] * 3, name="c"))
-    assert measured(rows).gate().value == pytest.approx((math.exp(d) - 1 - d) / 4)
+    result = measured(rows)
+    assert result.gate().value == pytest.approx(2 * (math.exp(d) - 1 - d) / 5)
+    assert (result.clusters.duplicates, result.gate().clusters) == (1, 2)
 
 
 def top_of_one_token(positions):

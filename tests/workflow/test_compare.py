@@ -72,7 +72,7 @@ def test_samples_of_one_prompt_are_one_independent_unit(columns):
     by_four = np.arange(ROWS) // 4
     judgement = onepolicy.compare(rollout=list(rollout), trainer=list(trainer), prompt_ids=by_four)
     assert judgement.status is Status.UNKNOWN
-    assert judgement.counts["prompts"] == 5
+    assert judgement.counts["prompt_groups"] == 5
 
 
 def test_names_of_rollouts_may_be_an_array(columns):

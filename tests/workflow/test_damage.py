@@ -165,7 +165,7 @@ def test_a_damaged_or_absent_tokenizer_is_an_error_and_scoring_again_writes_it_a
     with pytest.raises(RunError, match=f"{file.name}: the tokenizer is damaged or absent"):
         judge(path)
     file.unlink(missing_ok=True)
-    score(path, ScoreRequest(engine=parse_spec("fake:m?batch_size=4")))
+    score(path, ScoreRequest(engine=parse_spec("fake:m?batch_size=4"), resume=True))
     assert judge(path).exit_status == 0
 
 

@@ -208,7 +208,7 @@ def test_a_deleted_part_of_a_reading_is_unknown_and_scoring_again_restores_the_v
     path = run_copy()
     Run.open(path).reading_parts("trainer")[2].unlink()
     assert judge(path).status is Status.UNKNOWN
-    score(path, ScoreRequest(engine=parse_spec("fake:m?batch_size=4")))
+    score(path, ScoreRequest(engine=parse_spec("fake:m?batch_size=4"), resume=True))
     restored, first = judge(path), Run.open(finished_runs["noisy"]).judgement("default")
     assert restored.model_copy(update={"run": ""}) == first.model_copy(update={"run": ""})
 

@@ -9,6 +9,7 @@ from importlib import import_module
 import click
 
 from onepolicy.errors import OnePolicyError
+from onepolicy.visible import visible
 
 COMMANDS = {
     "check": ("onepolicy.cli.check:check", "Sample with one engine, score with the other, decide."),
@@ -61,13 +62,19 @@ def main() -> None:
         error.show()
         status = 2
     except OnePolicyError as error:
-        click.echo(f"onepolicy: {error}", err=True)
+        click.echo(f"onepolicy: {visible(str(error), keep=chr(10))}", err=True)
         status = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("onepolicy: interrupted. What was finished is kept; go on with --run DIR --resume.", err=True)
         status = 130
+    except SystemExit as ended:  # code that we called, a user's function or a library, asked for the end of the process
+        click.echo(
+            f"onepolicy: code that was called ended the process ({ended.code!r}); nothing was decided.", err=True
+        )
+        status = 2
     except Exception:  # a bug of ours: Python would end with 1, which says that the check failed
         traceback.print_exc()
         click.echo("onepolicy: this is a bug of onepolicy, and nothing was decided. Report the lines above.", err=True)
         status = 2
-    sys.exit(status if isinstance(status, int) else 0)
+    assert isinstance(status, int), "every command returns its exit status"
+    sys.exit(status)

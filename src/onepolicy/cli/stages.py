@@ -22,8 +22,7 @@ from onepolicy.cli.options import (
 )
 from onepolicy.cli.show import finish, progress_bar
 from onepolicy.engines.spec import parse_spec
-from onepolicy.records.run import Run
-from onepolicy.workflow.judge import JudgeRequest
+from onepolicy.workflow.judge import JudgeRequest, stored_judgement
 from onepolicy.workflow.judge import judge as run_judge
 from onepolicy.workflow.plan import Shard
 from onepolicy.workflow.record import RecordRequest
@@ -63,9 +62,11 @@ def record(engine: str, path: Path, resume: bool, shard: str, **options: Any) ->
 )
 @statistics_option
 @shard_option
-def score(run: Path, engine: str, name: str, statistics: bool, shard: str, **_: bool) -> int:
+def score(run: Path, engine: str, name: str, statistics: bool, shard: str, resume: bool) -> int:
     """Add an engine's logprobs to a run. What the reading already has is never computed again."""
-    request = ScoreRequest(engine=parse_spec(engine), name=name, statistics=statistics, shard=Shard.parse(shard))
+    request = ScoreRequest(
+        engine=parse_spec(engine), name=name, statistics=statistics, shard=Shard.parse(shard), resume=resume
+    )
     with progress_bar() as bar:
         scored = run_score(run, request, progress=bar)
     if scored is not None:
@@ -94,4 +95,4 @@ def judge(run: Path, rollout: str, trainer: str, name: str, as_json: bool, **opt
 @json_option
 def report(run: Path, name: str, as_json: bool) -> int:
     """Show a judgement that a run keeps, and end with its exit status."""
-    return finish(Run.open(run).judgement(name), as_json=as_json)
+    return finish(stored_judgement(run, name), as_json=as_json)

@@ -82,6 +82,8 @@ class Completion:
 class Engine(Protocol):
     """Scores given token ids."""
 
+    scores: bool
+    """whether `score` works; False for an engine that can only be a rollout side"""
     batch_size: int
     """how many sequences the workflow hands over at a time; what is lost at most if the process is killed"""
 

@@ -19,6 +19,9 @@ class Limits(Strict):
     # 0.5 is above twenty-five times the root mean square of d at a KL of 1e-4, which is 0.35.
     worst_rollout_kl: float = Field(default=1e-2, gt=0, allow_inf_nan=False)
     """Limit of any rollout's mean k3, in nats per token."""
+    outlier_rate: float = Field(default=0.15, gt=0, le=1)
+    """Limit of the share of prompts with a rollout beyond the limit before."""
+    # None bad among 24 prompts bounds the share by 11.7 % at 95 %.
     coverage: float = Field(default=0.99, gt=0, le=1)
     """Share of the tokens that must have a logprob on both sides."""
     rollout_coverage: float = Field(default=0.95, gt=0, le=1)

@@ -59,8 +59,24 @@ def prompts_needed(estimate: Estimate, *, limit: float, alpha: float = ALPHA) ->
     distance = math.log(limit / estimate.value)
     if distance == 0 or not math.isfinite(estimate.standard_error):
         return math.inf
-    quantile = _t_quantile(max(estimate.effective_clusters - 1, 1.0), alpha)
+    quantile = t_quantile(max(estimate.effective_clusters - 1, 1.0), alpha)
     return estimate.clusters * (quantile * estimate.standard_error / estimate.value / distance) ** 2
+
+
+def t_quantile(freedom: float, alpha: float) -> float:
+    """The 1 - alpha quantile of Student's t with this many degrees of freedom."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - a slow import that `onepolicy --help` must not pay
+
+    return float(stdtrit(freedom, 1 - alpha))
+
+
+def binomial_bounds(*, bad: int, of: int, alpha: float = 0.05) -> tuple[float, float]:
+    """One-sided exact lower and upper bounds of a rate. Source: Clopper and Pearson (1934)."""
+    from scipy.special import betaincinv  # noqa: PLC0415 - a slow import that `onepolicy --help` must not pay
+
+    low = float(betaincinv(bad, of - bad + 1, alpha)) if bad else 0.0
+    high = float(betaincinv(bad + 1, of - bad, 1 - alpha)) if bad < of else 1.0
+    return low, high
 
 
 def _jackknife_error(sums: Float64, lengths: Float64) -> float:
@@ -73,14 +89,8 @@ def _jackknife_error(sums: Float64, lengths: Float64) -> float:
 def _log_bounds(value: float, error: float, effective: float, alpha: float) -> tuple[float, float]:
     if value <= 0 or error == 0:
         return value, value
-    exponent = _t_quantile(max(effective - 1, 1e-3), alpha) * error / value
+    exponent = t_quantile(max(effective - 1, 1e-3), alpha) * error / value
     return value * math.exp(-exponent), value * math.exp(exponent) if exponent < 700 else math.inf
-
-
-def _t_quantile(freedom: float, alpha: float) -> float:
-    from scipy.special import stdtrit  # noqa: PLC0415 - a slow import that `onepolicy --help` must not pay
-
-    return float(stdtrit(freedom, 1 - alpha))
 
 
 def _unknown(value: float, clusters: int, effective: float) -> Estimate:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from onepolicy.errors import AlignmentError, UsageError
 from onepolicy.logprobs.report import ReportRequest, TokenReport, report_from_hidden, report_on
-from onepolicy.logprobs.source import HeldLogits
+from onepolicy.logprobs.source import EVERYTHING, HeadProduct, HeldLogits
 
 PROBE_TOKENS = 8
 _probed: WeakKeyDictionary[nn.Module, tuple[nn.Linear, nn.Linear | None]] = WeakKeyDictionary()
@@ -190,5 +190,6 @@ def _head_is_all(model: Any, head: nn.Linear) -> bool:
     ids = torch.linspace(0, head.out_features - 1, PROBE_TOKENS, device=head.weight.device).long()[None]
     inputs = _model_inputs(model, ids, torch.ones_like(ids), None)
     logits = _logits(model, inputs, first=0)
-    product = head(_hidden(model, inputs))
-    return torch.equal(logits, product.to(logits.dtype))
+    hidden = _hidden(model, inputs)[0]
+    product = HeadProduct(hidden, head.weight, head.bias).block(EVERYTHING, EVERYTHING)
+    return torch.equal(logits[0].float(), product)

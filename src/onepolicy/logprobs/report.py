@@ -9,7 +9,7 @@ from torch import Tensor
 
 from onepolicy.errors import AlignmentError
 from onepolicy.logprobs.source import EVERYTHING, HeadProduct, HeldLogits, LogitSource
-from onepolicy.logprobs.statistics import statistics_of
+from onepolicy.logprobs.statistics import reported_moments, statistics_of
 from onepolicy.logprobs.streaming import spans, stream_logprobs
 from onepolicy.logprobs.truncation import scores, truncates
 from onepolicy.records.protocol import Meaning
@@ -43,7 +43,7 @@ class TokenReport:
     top1: Tensor
     """[N] int64, the most likely token"""
     statistics: dict[str, Tensor] = field(default_factory=dict)
-    """name -> [N] float32"""
+    """name -> [N] float32; entropy and varentropy of what the logprobs are of, whenever whole rows were in hand"""
     top_ids: Tensor | None = None
     """[N, K] int64, most likely first; K is at most the vocabulary"""
     top_logprobs: Tensor | None = None
@@ -99,10 +99,10 @@ def _report_on_rows(source: LogitSource, rows: slice, token_ids: Tensor, request
     """The report on one chunk of tokens, all of their logits in hand."""
     logits = source.block(rows, EVERYTHING)
     logp = scores(logits, request.meaning).log_softmax(dim=1)
-    statistics: dict[str, Tensor] = {}
+    statistics = reported_moments(logp)
     if request.statistics:
         seen = None if request.seen_ids is None else request.seen_ids[rows]
-        statistics = statistics_of(logits, token_ids, declared=request.meaning, seen_ids=seen)
+        statistics |= statistics_of(logits, token_ids, declared=request.meaning, seen_ids=seen)
     top = logp.topk(min(request.top, logp.shape[1]), dim=1) if request.top else None
     asked = None if request.report_ids is None else request.report_ids[rows].to(logp.device)
     return TokenReport(

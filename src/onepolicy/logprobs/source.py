@@ -77,9 +77,10 @@ class HeadProduct:
         """See `LogitSource.block`."""
         hidden, head = self._hidden[rows], self._weight[columns].T
         direct = out if hidden.dtype == torch.float32 else None
-        block = torch.mm(hidden, head, out=direct)
-        if self._bias is not None:
-            block += self._bias[columns]
+        if self._bias is None:
+            block = torch.mm(hidden, head, out=direct)
+        else:  # in one step, as nn.Linear does: in half precision a product that is rounded first is another number
+            block = torch.addmm(self._bias[columns], hidden, head, out=direct)
         if block.dtype == torch.float32:
             return block
         return block.float() if out is None else out.copy_(block)

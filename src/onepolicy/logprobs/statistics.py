@@ -27,10 +27,16 @@ COMMON_TRUNCATIONS: dict[str, Meaning] = {
 
 REPETITION_PENALTY = 1.1
 
+REPORTED: dict[str, str] = {
+    "entropy": "H = E[-log p] of the distribution that the logprobs belong to",
+    "varentropy": "E[(-log p - H)^2] of the same",
+}
+"""what is kept whenever whole rows are in hand, asked for or not"""
+
 STATISTICS: dict[str, str] = {
-    "entropy": "H = E[-log p]",
-    "varentropy": "E[(-log p - H)^2]",
-    "third_cumulant": "E[(-log p - H)^3]",
+    "raw_entropy": "H = E[-log p]",
+    "raw_varentropy": "E[(-log p - H)^2]",
+    "raw_third_cumulant": "E[(-log p - H)^3]",
     "log_normaliser": "log sum exp of the logits",
     "rank": "how many tokens are more likely than this one; 0 is the most likely",
     "log_mass_above": "log of the probability of the tokens more likely than this one; -inf if there is none",
@@ -44,6 +50,12 @@ STATISTICS: dict[str, str] = {
 """every per-token statistic and what it is"""
 
 
+def reported_moments(logp: Tensor) -> dict[str, Tensor]:
+    """Entropy and varentropy of the distributions that logprobs belong to. [N, V] -> [N] each."""
+    found = moments(logp.exp(), logp)
+    return {name: found[name] for name in REPORTED}
+
+
 def statistics_of(
     logits: Tensor, token_ids: Tensor, *, declared: Meaning, seen_ids: Sequence[Tensor] | None
 ) -> dict[str, Tensor]:
@@ -55,7 +67,7 @@ def statistics_of(
     logp = ordered.log_softmax(dim=1)
     p = logp.exp()
     token_logit = logits.gather(1, token_ids[:, None])
-    found = _moments(p, logp)
+    found = {f"raw_{name}": values for name, values in moments(p, logp).items()}
     # The most likely token's logit minus its logprob.
     found["log_normaliser"] = ordered[:, -1] - logp[:, -1]
     found |= _place(ordered, token_logit, p)
@@ -72,7 +84,8 @@ def statistics_of(
     return found
 
 
-def _moments(p: Tensor, logp: Tensor) -> dict[str, Tensor]:
+def moments(p: Tensor, logp: Tensor) -> dict[str, Tensor]:
+    """Entropy, varentropy and third cumulant of distributions. [N, V], [N, V] -> [N] each."""
     # float32 p is 0 below exp(-104), so the bound changes no product; without it 0 * inf is NaN.
     surprisal = -logp.clamp(min=-200.0)
     entropy = (p * surprisal).sum(dim=1)

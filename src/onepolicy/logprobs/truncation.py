@@ -15,7 +15,7 @@ from onepolicy.records.protocol import Meaning
 
 def truncates(meaning: Meaning) -> bool:
     """Whether some tokens have probability zero under it."""
-    return meaning.top_k > 0 or meaning.top_p < 1.0 or meaning.min_p > 0.0
+    return meaning.truncates
 
 
 def ascending(logits: Tensor) -> Tensor:

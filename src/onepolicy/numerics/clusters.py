@@ -17,32 +17,50 @@ MAX_CLUSTERS = 65_536
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Clusters:
-    """Tokens and gate quantity of each prompt; of identical samples of one prompt, one counts."""
+    """Tokens and gate quantity of each prompt.
+
+    Identical token sequences share a cluster, whatever their prompt ids say: they are no independent evidence. Each
+    still counts for what it is, a draw: leaving it out would make likely completions rare and bias the mean.
+    """
 
     duplicates: int = 0
+    """rollouts whose token sequence came before"""
     _index: dict[str, int] = field(default_factory=dict)
-    _sums: Float64 = field(default_factory=lambda: np.zeros((64, 2)))
-    """[m, 2]: tokens, gate quantity"""
-    _seen: set[tuple[str, str]] = field(default_factory=set)
+    _sums: Float64 = field(default_factory=lambda: np.zeros((64, 3)))
+    """[m, 3]: tokens, gate quantity, importance ratio"""
+    _worst: Float64 = field(default_factory=lambda: np.zeros(64))
+    """[m] largest mean k3 of a rollout"""
+    _seen: dict[str, int] = field(default_factory=dict)
+    """digest -> cluster"""
 
     def __len__(self) -> int:
         return len(self._index)
 
     def add(self, pair: Pair, gate: Float64) -> None:
         """Take in a block; gate: [R] the gate quantity summed over each rollout."""
-        tokens = pair.sums.column("tokens")
+        k3 = pair.sums.column("k3") / np.maximum(pair.sums.column("tokens"), 1)
+        tokens, ratio = pair.sums.column("tokens"), pair.sums.column("ratio")
         for row, (prompt_id, digest) in enumerate(zip(pair.rollouts.prompt_ids, pair.digests, strict=True)):
-            if (prompt_id, digest) in self._seen:
-                self.duplicates += 1
-                continue
-            self._seen.add((prompt_id, digest))
-            place = self._place(prompt_id)  # first: it may replace the array
-            self._sums[place] += (tokens[row], gate[row])
+            self.duplicates += digest in self._seen
+            place = self._seen.setdefault(digest, self._place(prompt_id))
+            self._sums[place] += (tokens[row], gate[row], ratio[row])
+            self._worst[place] = max(self._worst[place], k3[row])
 
-    def estimate(self) -> Estimate:
+    def bad(self, limit: float) -> int:
+        """How many prompts have a rollout whose mean k3 exceeds the limit."""
+        return int(np.count_nonzero(self._worst[: len(self._index)] > limit))
+
+    def gate(self) -> Estimate:
         """The gate quantity per token."""
+        return self._estimate(1)
+
+    def ratio(self) -> Estimate:
+        """The importance ratio per token."""
+        return self._estimate(2)
+
+    def _estimate(self, column: int) -> Estimate:
         used = self._sums[: len(self._index)]
-        return estimate_ratio(sums=used[:, 1], lengths=used[:, 0])
+        return estimate_ratio(sums=used[:, column], lengths=used[:, 0])
 
     def _place(self, prompt_id: str) -> int:
         index = self._index.get(prompt_id)
@@ -53,4 +71,5 @@ class Clusters:
         index = self._index[prompt_id] = len(self._index)
         if index >= len(self._sums):
             self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)])
+            self._worst = np.concatenate([self._worst, np.zeros_like(self._worst)])
         return index

@@ -27,15 +27,21 @@ class PairedTop:
     """[N, K]"""
 
 
-def pair_top(rollout_id: str, rollout: TopLists, trainer: TopLists) -> PairedTop | None:
+def pair_top(rollout_id: str, rollout: TopLists, trainer: TopLists, *, length: int) -> PairedTop | None:
     """The two lists side by side; None if the trainer's are of other tokens (it reported its own).
 
-    Raises: AlignmentError if the trainer's lists are of other positions.
+    length: of the rollout, in tokens.
+    Raises: AlignmentError if the trainer's lists are of other positions, or positions lie outside the rollout.
     """
     if len(rollout.positions) != len(trainer.positions) or (rollout.positions != trainer.positions).any():
         raise AlignmentError(
             f"rollout {rollout_id}: the two sides keep top lists at other positions. Score the run again with the "
             "rollout side's lists."
+        )
+    if len(rollout.positions) and (rollout.positions.min() < 0 or rollout.positions.max() >= length):
+        raise AlignmentError(
+            f"rollout {rollout_id}: its top lists name positions outside its {length} tokens. The reading is damaged; "
+            "score this run again."
         )
     if rollout.ids.shape != trainer.ids.shape or (rollout.ids != trainer.ids).any():
         return None
@@ -49,7 +55,7 @@ def hybrid_sum(top: PairedTop, pair: Pair, row: int) -> tuple[float, int]:
     """
     whole = pair.whole(row)
     both = pair.both[whole]
-    usable = _all_valid(top.rollout) & _all_valid(top.trainer) & both[top.positions]
+    usable = _usable(top.rollout, top.trainer) & both[top.positions]
     positions = top.positions[usable]
     gate = np.zeros(len(both))
     gate[both] = kl_k3(trainer_logprobs=pair.q[pair.part(row)], rollout_logprobs=pair.p[pair.part(row)])
@@ -62,7 +68,13 @@ def hybrid_sum(top: PairedTop, pair: Pair, row: int) -> tuple[float, int]:
     return float(gate.sum()), len(positions)
 
 
-def _all_valid(logprobs: Float32) -> BoolArray:
-    """[N, K] -> [N]"""
-    valid: BoolArray = (states_of(logprobs) == TokenState.VALUE).all(axis=1)
-    return valid
+def _usable(rollout: Float32, trainer: Float32) -> BoolArray:
+    """[N, K], [N, K] -> [N] whether each pair is known.
+
+    -inf is known on the rollout side: truncation removed the token. On the trainer side only where both removed it; a
+    token that the trainer alone removed makes the KL infinite, and one that lies on the edge does so by chance.
+    """
+    p = (states_of(rollout) == TokenState.VALUE) | np.isneginf(rollout)
+    q = (states_of(trainer) == TokenState.VALUE) | (np.isneginf(trainer) & np.isneginf(rollout))
+    known: BoolArray = (p & q).all(axis=1)
+    return known

@@ -23,8 +23,10 @@ from onepolicy.numerics.evidence import (
     mean_k3,
 )
 from onepolicy.numerics.hybrid import PairedTop, hybrid_sum
+from onepolicy.numerics.native import NativeSums
 from onepolicy.numerics.pair import Pair, per_rollout
 from onepolicy.numerics.summary import ROLLOUT_SUMS, TokenTotals
+from onepolicy.numerics.surprise import Surprise
 from onepolicy.records.parquet import read_tags
 from onepolicy.records.protocol import Meaning
 from onepolicy.records.tokens import Float64, TokenState
@@ -59,6 +61,8 @@ class Measurement:
     """compared tokens whose gate quantity came from top lists"""
     top1_known: int = 0
     top1_equal: int = 0
+    native: NativeSums = field(default_factory=NativeSums)
+    surprise: Surprise = field(default_factory=Surprise)
     sequence_outside: int = 0
     """rollouts whose sequence ratio, exp of their summed d, lies outside [0.5, 2]"""
     max_abs_sum_d: float = 0.0
@@ -97,7 +101,7 @@ class Measurement:
 
     def gate(self) -> Estimate:
         """The gate quantity per token (hybrid where there are top lists, k3 elsewhere), by prompt group."""
-        return self.clusters.estimate()
+        return self.clusters.gate()
 
     def add(self, pair: Pair, top: dict[str, PairedTop] | None = None) -> None:
         """Take in one block; `top` holds the rollouts of it for which both sides have top lists."""
@@ -109,6 +113,8 @@ class Measurement:
         self.invalid.add(pair, invalid_values(pair))
         self.zeros.add(pair, contradicted_zeros(pair))
         self.gaps = heapq.nlargest(KEPT, self.gaps + gaps_of(pair), key=lambda gap: gap.without / gap.compared)
+        self.native.add(pair)
+        self.surprise.add(pair)
         self._count(pair)
         self._count_languages(pair)
         self._count_top1(pair)

@@ -33,6 +33,10 @@ class Pair:
     """[N]"""
     trainer_top1: IntArray | None
     """[N]"""
+    rollout_entropy: Float32 | None
+    """[N] of the distribution that the rollout logprobs belong to"""
+    rollout_varentropy: Float32 | None
+    """[N]"""
     both: BoolArray
     """[N] tokens with a logprob on both sides"""
     offsets: npt.NDArray[np.int64]
@@ -71,6 +75,8 @@ def pair_up(rollouts: RolloutBlock, digests: list[str], rollout: ReadingBlock, t
         trainer_logprobs=trainer.logprobs,
         rollout_top1=rollout.top1,
         trainer_top1=trainer.top1,
+        rollout_entropy=rollout.entropy,
+        rollout_varentropy=rollout.varentropy,
         both=both,
         offsets=offsets,
         p=p,

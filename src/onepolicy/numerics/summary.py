@@ -193,7 +193,7 @@ def _abs_probability_difference(trainer: Float32, rollout: Float32, ratio_minus_
     np.minimum(ratio_minus_1, np.finfo(np.float64).max, out=ratio_minus_1)
     np.maximum(np.add(ratio_minus_1, 1, out=out), 1, out=out)
     np.divide(np.abs(ratio_minus_1, out=ratio_minus_1), out, out=out)
-    return np.multiply(out, np.exp(np.maximum(trainer, rollout)), out=out)
+    return np.multiply(out, np.exp(np.maximum(trainer, rollout), dtype=np.float64), out=out)
 
 
 def _moments(trainer: Float32, rollout: Float32, d: Float64, abs_d: Float64, totals: TokenTotals) -> None:

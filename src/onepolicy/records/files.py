@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from onepolicy.errors import RunError
 
@@ -31,14 +31,12 @@ def disk_errors(path: Path) -> Iterator[None]:
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to disk, then rename it to `path`."""
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        _make_folder(path.parent)
+        temporary = path.parent / f".{path.name}.{uuid4().hex[:12]}.tmp"
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
             write(temporary)
             _flush(temporary)
-            temporary.chmod(0o666 & ~_umask())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -75,6 +73,11 @@ def one_writer(path: Path) -> Iterator[None]:
                 f"{path.parent}: another process is writing this part of the run. Wait for it, end it, or give each "
                 "process a shard of its own (--shard 1/2, --shard 2/2)."
             ) from error
+        except OSError as error:
+            raise RunError(
+                f"{path}: this file system gives no locks ({error.strerror}), so two writers could not be kept apart. "
+                "Write the run on a local disk and copy it afterwards."
+            ) from error
         yield
     finally:
         os.close(handle)
@@ -92,7 +95,9 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _make_folder(path: Path) -> None:
+    """Create a folder and what is missing above it, each flushed into its parent."""
+    if not path.exists():
+        _make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _flush(path.parent)

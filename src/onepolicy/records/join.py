@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from onepolicy.errors import ForeignReadingError, RunError
 from onepolicy.records.parquet import (
+    MOMENT_COLUMNS,
     READING_SCHEMA,
     TOP_SCHEMA,
     ReadingBlock,
@@ -37,9 +38,17 @@ class _Place(NamedTuple):
 class _RowGroups(Generic[BlockT]):
     """Where each rollout's row lies in some part files, and the row groups that were read last."""
 
-    def __init__(self, parts: list[Path], schema: pa.Schema, decode: Callable[[pa.Table], BlockT]) -> None:
+    def __init__(
+        self,
+        parts: list[Path],
+        schema: pa.Schema,
+        decode: Callable[[pa.Table], BlockT],
+        *,
+        optional: tuple[str, ...] = (),
+    ) -> None:
         self._parts = parts
         self._schema = schema
+        self._columns = {*schema.names, *optional}
         self._decode = decode
         self._cache: OrderedDict[tuple[int, int], BlockT] = OrderedDict()
         self.places = self._index()
@@ -56,7 +65,8 @@ class _RowGroups(Generic[BlockT]):
 
     def _read(self, path: Path, group: int) -> BlockT:
         with open_parquet(path, self._schema) as file:
-            table = read_row_group(path, file, group, [field.name for field in self._schema])
+            wanted = [name for name in file.schema_arrow.names if name in self._columns]
+            table = read_row_group(path, file, group, wanted)
         try:
             return self._decode(table)
         except RunError as error:
@@ -91,7 +101,7 @@ class ReadingJoin:
     def __init__(self, run: Run, name: str) -> None:
         self.info = run.reading_info(name)
         self._name = name
-        self._rows = _RowGroups(run.reading_parts(name), READING_SCHEMA, reading_block)
+        self._rows = _RowGroups(run.reading_parts(name), READING_SCHEMA, reading_block, optional=MOMENT_COLUMNS)
         self._used = 0
 
     def take(self, rollouts: RolloutBlock, digests: list[str]) -> ReadingBlock:
@@ -122,29 +132,33 @@ class ReadingJoin:
         rows = [self._row(i, n) for i, n in zip(rollouts.rollout_ids, lengths, strict=True)]
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row.logprobs) for row in rows], out=offsets[1:])
-        top1s = [row.top1 for row in rows if row.top1 is not None]
         return ReadingBlock(
             rollout_ids=rollouts.rollout_ids,
             digests=[row.digest for row in rows],
             offsets=offsets,
             logprobs=_joined([row.logprobs for row in rows], np.float32),
             states=_joined([row.states for row in rows], np.uint8),
-            top1=_joined(top1s, np.int32) if len(top1s) == len(rows) else None,
+            top1=_joined_if_all([row.top1 for row in rows]),
+            entropy=_joined_if_all([row.entropy for row in rows]),
+            varentropy=_joined_if_all([row.varentropy for row in rows]),
         )
 
     def _row(self, rollout_id: str, length: int) -> _Row:
         place = self._rows.places.get(rollout_id)
         if place is None:
-            return _Row(
-                "",
-                np.full(length, np.nan, dtype=np.float32),
-                np.full(length, TokenState.ABSENT, dtype=np.uint8),
-                np.full(length, -1, dtype=np.int32),
-            )
+            nothing = np.full(length, np.nan, dtype=np.float32)
+            absent = np.full(length, TokenState.ABSENT, dtype=np.uint8)
+            return _Row("", nothing, absent, np.full(length, -1, dtype=np.int32), nothing, nothing)
         block = self._rows.block(place.part, place.group)
         part = slice(block.offsets[place.row], block.offsets[place.row + 1])
-        top1 = None if block.top1 is None else block.top1[part]
-        return _Row(block.digests[place.row], block.logprobs[part], block.states[part], top1)
+        return _Row(
+            block.digests[place.row],
+            block.logprobs[part],
+            block.states[part],
+            None if block.top1 is None else block.top1[part],
+            None if block.entropy is None else block.entropy[part],
+            None if block.varentropy is None else block.varentropy[part],
+        )
 
     def _check(self, rollouts: RolloutBlock, digests: list[str], block: ReadingBlock) -> None:
         for rollout_id, wanted, found in zip(rollouts.rollout_ids, digests, block.digests, strict=True):
@@ -183,6 +197,8 @@ class _Row(NamedTuple):
     logprobs: Float32
     states: StateArray
     top1: IntArray | None
+    entropy: Float32 | None
+    varentropy: Float32 | None
 
 
 def _joined(rows: Sequence[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
@@ -193,3 +209,8 @@ def digests_of(rollouts: RolloutBlock) -> list[str]:
     """The digest of each rollout's ids, computed from the ids that are there."""
     bounds = rollouts.offsets.tolist()
     return [digest_of_ids(rollouts.token_ids[a:b]) for a, b in pairwise(bounds)]
+
+
+def _joined_if_all(rows: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    given = [row for row in rows if row is not None]
+    return np.concatenate(given) if given and len(given) == len(rows) else None

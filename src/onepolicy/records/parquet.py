@@ -13,13 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onepolicy.errors import RunError
+from onepolicy.errors import AlignmentError, RunError
 from onepolicy.records.reading import ReadingRow, TopLists
 from onepolicy.records.rollout import Rollout, Span
 from onepolicy.records.tokens import BoolArray, Float32, IntArray, StateArray
 
 ROW_GROUP_TOKENS = 1 << 21
 STATISTIC_PREFIX = "stat_"
+MOMENT_COLUMNS = (STATISTIC_PREFIX + "entropy", STATISTIC_PREFIX + "varentropy")
 
 _TEXT = pa.string()
 ROLLOUT_SCHEMA = pa.schema(
@@ -101,6 +102,10 @@ class ReadingBlock:
     """[N]"""
     top1: IntArray | None
     """[N]"""
+    entropy: Float32 | None = None
+    """[N] of the distribution that the logprobs belong to, NaN where unknown; None if the engine gave none"""
+    varentropy: Float32 | None = None
+    """[N]"""
 
 
 def rollout_table(rollouts: Sequence[Rollout]) -> pa.Table:
@@ -135,10 +140,20 @@ def reading_table(rows: Sequence[ReadingRow]) -> pa.Table:
         "top1": _optional_lists([r.top1 for r in rows], np.int32),
     }
     schema = READING_SCHEMA
+    _same_statistics(rows)
     for name in rows[0].statistics if rows else ():
         schema = schema.append(pa.field(STATISTIC_PREFIX + name, pa.list_(pa.float32()), nullable=False))
         columns[STATISTIC_PREFIX + name] = _lists([r.statistics[name] for r in rows], np.float32)
     return pa.table(columns, schema=schema)
+
+
+def _same_statistics(rows: Sequence[ReadingRow]) -> None:
+    for row in rows:
+        if row.statistics.keys() != rows[0].statistics.keys():
+            raise AlignmentError(
+                f"rollout {row.rollout_id} has the statistics {sorted(row.statistics)}, and {rows[0].rollout_id} "
+                f"{sorted(rows[0].statistics)}; the rows of one batch must have the same"
+            )
 
 
 def top_table(rows: Sequence[ReadingRow]) -> pa.Table:
@@ -194,10 +209,10 @@ def read_tags(rollout_id: str, tags: str) -> dict[str, str]:
     """A rollout's tags from their JSON. Raises RunError if it is damaged."""
     try:
         found = json.loads(tags)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"rollout {rollout_id}: its tags are not JSON ({error}). The run is damaged.") from error
-    if not isinstance(found, dict):
-        raise RunError(f"rollout {rollout_id}: its tags are no JSON object. The run is damaged.")
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise RunError(f"rollout {rollout_id}: its tags are no JSON object of strings. The run is damaged.")
     return found
 
 
@@ -231,17 +246,23 @@ def reading_block(table: pa.Table) -> ReadingBlock:
     state_offsets, states = _flat(table, "states")
     ids = _filled(table, "rollout_id")
     _same_lengths(ids, offsets, state_offsets, name="states")
-    top1 = None
-    if "top1" in table.column_names and table["top1"].null_count == 0:
-        top1_offsets, top1 = _flat(table, "top1")
-        _same_lengths(ids, offsets, top1_offsets, name="top1")
+
+    def optional(name: str) -> Any:
+        if name not in table.column_names or table[name].null_count:
+            return None
+        other, values = _flat(table, name)
+        _same_lengths(ids, offsets, other, name=name)
+        return values
+
     return ReadingBlock(
         rollout_ids=ids,
         digests=_filled(table, "digest"),
         offsets=offsets,
         logprobs=logprobs,
         states=states,
-        top1=top1,
+        top1=optional("top1"),
+        entropy=optional(STATISTIC_PREFIX + "entropy"),
+        varentropy=optional(STATISTIC_PREFIX + "varentropy"),
     )
 
 

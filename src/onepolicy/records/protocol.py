@@ -66,6 +66,11 @@ class Meaning(Strict):
         """Whether nothing is processed: the log-softmax of the model's own logits."""
         return self == Meaning()
 
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens have probability zero under it."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
     @classmethod
     def processed_by(cls, protocol: SamplingProtocol) -> Meaning:
         """The meaning of logprobs after `protocol` was applied; raw if it changes nothing."""

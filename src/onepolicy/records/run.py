@@ -139,7 +139,7 @@ class Run:
             found = self.reading_info(info.name)
             _check_same_reading(path, found, info)
             return
-        write_text_atomically(path / "reading.json", info.model_dump_json(indent=2) + "\n")
+        write_text_atomically(self._inside(path / "reading.json"), info.model_dump_json(indent=2) + "\n")
 
     def write_reading(self, name: str, rows: Sequence[ReadingRow]) -> None:
         """Add one part to a reading; its top lists go first."""
@@ -171,6 +171,13 @@ class Run:
         """Ids of the rollouts that a reading has scored."""
         return set(self._column(f"readings/{name}", READING_SCHEMA, "rollout_id"))
 
+    def reading_digests(self, name: str) -> dict[str, str]:
+        """Rollout id -> digest of the ids that a reading scored."""
+        digests: dict[str, str] = {}
+        for _, table in self._row_groups(f"readings/{name}", READING_SCHEMA, columns=["rollout_id", "digest"]):
+            digests.update(zip(table["rollout_id"].to_pylist(), table["digest"].to_pylist(), strict=True))
+        return digests
+
     def reading_parts(self, name: str) -> list[Path]:
         """The part files of a reading, in a fixed order."""
         return sorted(self._reading_path(name).glob("part-*.parquet"))
@@ -195,7 +202,7 @@ class Run:
         name = _digest_of(content)
         path = self.tokenizer_path(name)
         if not path.exists():
-            write_bytes_atomically(path, content)
+            write_bytes_atomically(self._inside(path), content)
         return name
 
     def tokenizer_path(self, name: str) -> Path:
@@ -216,7 +223,7 @@ class Run:
     def write_judgement(self, name: str, judgement: Judgement) -> Path:
         """Keep a judgement; returns its folder."""
         folder = self.path / "judgements" / _checked_name(name)
-        write_text_atomically(folder / "verdicts.json", judgement.model_dump_json(indent=2) + "\n")
+        write_text_atomically(self._inside(folder / "verdicts.json"), judgement.model_dump_json(indent=2) + "\n")
         return folder
 
     def judgement(self, name: str) -> Judgement:
@@ -237,7 +244,13 @@ class Run:
         write_text_atomically(self.path / "manifest.json", self.manifest.model_dump_json(indent=2) + "\n")
 
     def _write_table(self, path: Path, table: pa.Table) -> None:
-        write_atomically(path, lambda temporary: write_parquet(table, temporary))
+        write_atomically(self._inside(path), lambda temporary: write_parquet(table, temporary))
+
+    def _inside(self, path: Path) -> Path:
+        """The path, if links do not lead out of the run. Raises: RunError."""
+        if not path.parent.resolve().is_relative_to(self.path.resolve()):
+            raise RunError(f"{path}: a link leads out of the run ({path.parent.resolve()}); nothing is written there.")
+        return path
 
     def _column(self, folder: str, schema: pa.Schema, column: str) -> list[str]:
         names: list[str] = []

@@ -68,6 +68,8 @@ class Judgement(Strict):
     verdicts: tuple[Verdict, ...]
     metrics: dict[str, float] = Field(default_factory=dict)
     """named reductions over the compared tokens; see docs/metrics.md"""
+    native: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """framework -> name on its dashboard -> value; see docs/reconcile.md"""
     counts: dict[str, int] = Field(default_factory=dict)
     coverage_by_language: dict[str, dict[str, int]] = Field(default_factory=dict)
     """language -> {"compared": ..., "absent": ...}; sampled tokens"""

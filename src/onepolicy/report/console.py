@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onepolicy.records.verdict import Judgement, Status, Verdict, WorstRollout
+from onepolicy.visible import visible
 
 STYLES = {Status.PASS: "green", Status.FAIL: "red", Status.UNKNOWN: "yellow"}
 _WORST_SHOWN = 3
@@ -37,13 +38,13 @@ def show(judgement: Judgement, console: Console) -> None:
     if judgement.worst_rollouts and judgement.status is not Status.PASS:
         parts += [Text(), worst_tokens(judgement.worst_rollouts[:_WORST_SHOWN])]
     if judgement.run:
-        parts += [Text(), Text(f"run {judgement.run}", style="dim")]
+        parts += [Text(), Text(f"run {visible(judgement.run)}", style="dim")]
     console.print(Group(*parts))
 
 
 def headline(judgement: Judgement) -> Text:
     """The answer in one sentence."""
-    word, _, rest = _visible(judgement.sentence).partition(":")
+    word, _, rest = visible(judgement.sentence).partition(":")
     return Text.assemble((f"{word}:", f"bold {STYLES[judgement.status]}"), rest)
 
 
@@ -54,7 +55,7 @@ def checks_table(judgement: Judgement) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for verdict in judgement.verdicts:
-        table.add_row(_mark(verdict), verdict.check, Text(_visible(verdict.message)))
+        table.add_row(_mark(verdict), Text(visible(verdict.check)), Text(visible(verdict.message)))
     return table
 
 
@@ -76,7 +77,7 @@ def language_table(judgement: Judgement) -> Table:
     table.add_column("without a logprob", justify="right")
     for language, counts in judgement.coverage_by_language.items():
         share = counts["absent"] / counts["compared"] if counts["compared"] else 0.0
-        table.add_row(Text(_visible(language)), str(counts["compared"]), f"{counts['absent']} ({share:.0%})")
+        table.add_row(Text(visible(language)), str(counts["compared"]), f"{counts['absent']} ({share:.0%})")
     return table
 
 
@@ -87,14 +88,14 @@ def worst_tokens(rollouts: tuple[WorstRollout, ...]) -> Group:
         worst = rollout.worst
         lines.append(
             Text(
-                f"{_visible(rollout.rollout_id)} [{worst.position}]  rollout {worst.rollout_logprob:.4g}  "
+                f"{visible(rollout.rollout_id)} [{worst.position}]  rollout {worst.rollout_logprob:.4g}  "
                 f"trainer {worst.trainer_logprob:.4g}"
             )
         )
         text = Text.assemble(
-            _visible(rollout.before)[-48:],
-            (f">>{_visible(worst.text) or '(nothing)'}<<", "bold"),
-            _visible(rollout.after)[:24],
+            visible(rollout.before)[-48:],
+            (f">>{visible(worst.text) or '(nothing)'}<<", "bold"),
+            visible(rollout.after)[:24],
         )
         lines.append(Padding(text, (0, 0, 0, 2)))
     return Group(*lines)
@@ -110,8 +111,3 @@ def _mark(verdict: Verdict) -> Text:
     if verdict.required:
         return Text(verdict.status.value, style=STYLES[verdict.status])
     return Text("pass" if verdict.status is Status.PASS else "note", style="dim")
-
-
-def _visible(text: str) -> str:
-    """Control characters as escapes, so that a model's text cannot move the cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

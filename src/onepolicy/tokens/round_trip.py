@@ -130,8 +130,11 @@ def _one(  # noqa: PLR0913, PLR0917 - one rollout, seen from both sides
 
 
 def _readable(text: str) -> str:
-    """The text without the marks for bytes that form no character: engines differ in how many they write."""
-    return text.replace(REPLACEMENT, "")
+    """The text without what decoders do differently: marks for bytes that form no character, and the first space.
+
+    SentencePiece-style decoders drop a leading space from what they take for the start of a text.
+    """
+    return text.replace(REPLACEMENT, "").removeprefix(" ")
 
 
 def _text_break(rollout_id: str, sampling: str, scoring: str) -> TextBreak:

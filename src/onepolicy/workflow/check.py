@@ -56,9 +56,9 @@ def check(
         path = new_run_path(request.suite)
         shown.note(f"run {path}")
     run = _record(path, request, resume=resume, progress=shown)
-    _score(run, request.trainer, TRAINER, request, progress=shown)
+    _score(run, request.trainer, TRAINER, request, resume=resume, progress=shown)
     for spec in request.also:
-        _score(run, spec, _also_name(spec), request, progress=shown)
+        _score(run, spec, _also_name(spec), request, resume=resume, progress=shown)
     return judge(path, JudgeRequest(limits=request.limits), progress=shown)
 
 
@@ -85,16 +85,23 @@ def _record(path: Path, request: CheckRequest, *, resume: bool, progress: Progre
     )
     sampler: Sampler = open_sampler(request.rollout)
     try:
+        if suite.is_fixed and not sampler.scores:
+            raise EngineError(
+                f"{request.rollout}: {request.rollout.engine} cannot score, and the suite {suite.name!r} is of fixed "
+                "sequences, which both sides must score. Take a suite of prompts, such as quick."
+            )
         run = record_with(sampler, path, wanted, suite, resume=resume, progress=progress)
         if suite.is_fixed:
-            ours = ScoreRequest(engine=request.rollout, name=ROLLOUT, report_ids_of=None, statistics=request.statistics)
+            ours = ScoreRequest(
+                engine=request.rollout, name=ROLLOUT, report_ids_of=None, statistics=request.statistics, resume=resume
+            )
             score_with(sampler, run, ours, progress=progress)
         return run
     finally:
         sampler.close()
 
 
-def _score(run: Run, spec: EngineSpec, name: str, request: CheckRequest, *, progress: Progress) -> None:
+def _score(run: Run, spec: EngineSpec, name: str, request: CheckRequest, *, resume: bool, progress: Progress) -> None:
     engine = open_engine(spec)
     if getattr(engine, "is_follower", False):
         engine.close()
@@ -103,7 +110,7 @@ def _score(run: Run, spec: EngineSpec, name: str, request: CheckRequest, *, prog
         score_with(
             engine,
             run,
-            ScoreRequest(engine=spec, name=name, statistics=request.statistics),
+            ScoreRequest(engine=spec, name=name, statistics=request.statistics, resume=resume),
             progress=progress,
         )
     finally:

@@ -20,8 +20,8 @@ from onepolicy.records.tokens import TokenState, digest_of_ids
 from onepolicy.records.verdict import Judgement
 from onepolicy.tokens.spell import Speller
 from onepolicy.workflow.conclude import conclude
-from onepolicy.workflow.judge import JudgeRequest, judge_readings
-from onepolicy.workflow.measure import measure
+from onepolicy.workflow.judge import JudgeRequest, judge_readings, judged_in_order
+from onepolicy.workflow.measure import measure, measure_tokens
 from onepolicy.workflow.progress import Silent
 from onepolicy.workflow.whole import recording_verdicts, scoring_verdicts
 
@@ -64,7 +64,8 @@ def compare_readings(*, rollout: StoredReading, trainer: StoredReading, limits: 
     verdicts = []
     for side in (rollout, trainer):
         verdicts += recording_verdicts(side.run, measured) + scoring_verdicts(side.run, side.name)
-    verdicts += [check(measured, limits) for check in NUMERIC_CHECKS]
+    tokens = measure_tokens(rollout.run, trainer.run, trainer.name, rollouts=measured.rollouts)
+    verdicts += judged_in_order(tokens, measured, limits)
     names = (rollout.name, trainer.name)
     return conclude(verdicts, measured, run=str(rollout.run.path), readings=names, speller=Speller(None))
 

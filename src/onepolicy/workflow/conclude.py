@@ -30,6 +30,7 @@ def conclude(
         sentence=sentence(verdicts),
         verdicts=tuple(verdicts),
         metrics=reductions(measured),
+        native=measured.native.values(),
         counts=_counts(measured),
         coverage_by_language={
             language: {"compared": compared, "absent": absent}
@@ -42,7 +43,7 @@ def conclude(
 def _counts(measured: Measurement) -> dict[str, int]:
     counts = {
         "rollouts": measured.rollouts,
-        "prompts": len(measured.clusters),
+        "prompt_groups": len(measured.clusters),
         "duplicates": measured.clusters.duplicates,
         "tokens_to_compare": measured.compared,
         "tokens_compared": measured.valid,

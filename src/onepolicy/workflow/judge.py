@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from onepolicy.errors import UsageError
+from onepolicy.errors import RunError, UsageError
+from onepolicy.judgement.decide import decide, sentence
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.checks import CHECKS as NUMERIC_CHECKS
+from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Judgement, Status, Verdict
 from onepolicy.tokens.checks import CHECKS as TOKEN_CHECKS
+from onepolicy.tokens.round_trip import TokenMeasurement
 from onepolicy.tokens.spell import Speller
 from onepolicy.workflow.conclude import conclude
 from onepolicy.workflow.measure import measure, measure_tokens
@@ -44,6 +47,17 @@ def judge(path: Path, request: JudgeRequest | None = None, *, progress: Progress
     return judgement
 
 
+def stored_judgement(path: Path, name: str) -> Judgement:
+    """A judgement that a run keeps. Raises: RunError if there is none, or its answer is not what its verdicts say."""
+    judgement = Run.open(path).judgement(name)
+    if (judgement.status, judgement.sentence) != (decide(judgement.verdicts), sentence(judgement.verdicts)):
+        raise RunError(
+            f"{path}: the judgement {name!r} says {judgement.status.value!r}, which does not follow from its verdicts. "
+            f"The file was changed; make it again with: onepolicy judge {path}"
+        )
+    return judgement
+
+
 def judge_readings(run: Run, request: JudgeRequest, *, progress: Progress) -> Judgement:
     """The judgement, without keeping it. Raises: UsageError if a reading is to be compared with itself."""
     if request.rollout == request.trainer:
@@ -53,22 +67,28 @@ def judge_readings(run: Run, request: JudgeRequest, *, progress: Progress) -> Ju
         )
     readings = (request.rollout, request.trainer)
     measured = measure(run, run, request.rollout, request.trainer, progress=progress)
-    tokens = measure_tokens(run, request.trainer, rollouts=measured.rollouts)
-    token_verdicts = [check(tokens) for check in TOKEN_CHECKS]
-    numeric = [check(measured, request.limits) for check in NUMERIC_CHECKS]
     whole = recording_verdicts(run, measured)
     whole += scoring_verdicts(run, request.rollout) + scoring_verdicts(run, request.trainer)
-    if any(v.required and v.status is Status.FAIL for v in token_verdicts):
-        numeric = [_without_meaning(verdict) for verdict in numeric]
-    elif any(v.check == "mean_kl" and v.status is Status.FAIL for v in numeric):
-        numeric = explained_by_precision(run, readings, measured, numeric)
+    tokens = measure_tokens(run, run, request.trainer, rollouts=measured.rollouts)
+    verdicts = judged_in_order(tokens, measured, request.limits)
+    if any(v.check == "mean_kl" and v.status is Status.FAIL for v in verdicts):
+        verdicts = explained_by_precision(run, readings, measured, verdicts)
     return conclude(
-        [*whole, *token_verdicts, *numeric],
+        [*whole, *verdicts],
         measured,
         run=str(run.path),
         readings=readings,
         speller=_speller(run, readings),
     )
+
+
+def judged_in_order(tokens: TokenMeasurement, measured: Measurement, limits: Limits) -> list[Verdict]:
+    """Tokens first; if the two sides do not read the same text, numbers say nothing."""
+    token_verdicts = [check(tokens) for check in TOKEN_CHECKS]
+    numeric = [check(measured, limits) for check in NUMERIC_CHECKS]
+    if any(v.required and v.status is Status.FAIL for v in token_verdicts):
+        numeric = [_without_meaning(verdict) for verdict in numeric]
+    return token_verdicts + numeric
 
 
 def _without_meaning(verdict: Verdict) -> Verdict:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
+import numpy as np
+
 from onepolicy.errors import RunError
 from onepolicy.numerics.hybrid import PairedTop, pair_top
 from onepolicy.numerics.measurement import Measurement
@@ -68,18 +70,18 @@ def _paired(block: RolloutBlock, rollout: TopJoin, trainer: TopJoin) -> dict[str
     if not len(rollout) or not len(trainer):
         return {}
     pairs: dict[str, PairedTop] = {}
-    for rollout_id in block.rollout_ids:
+    for rollout_id, length in zip(block.rollout_ids, np.diff(block.offsets).tolist(), strict=True):
         p, q = rollout.get(rollout_id), trainer.get(rollout_id)
-        paired = pair_top(rollout_id, p, q) if p is not None and q is not None else None
+        paired = pair_top(rollout_id, p, q, length=length) if p is not None and q is not None else None
         if paired is not None:
             pairs[rollout_id] = paired
     return pairs
 
 
-def measure_tokens(run: Run, trainer_reading: str, *, rollouts: int) -> TokenMeasurement:
+def measure_tokens(run: Run, trainer_run: Run, trainer_reading: str, *, rollouts: int) -> TokenMeasurement:
     """Send the completions' text through the trainer side's tokenizer, where there are both."""
     measured = TokenMeasurement(rollouts=rollouts)
-    trainer = run.reading_info(trainer_reading).engine
+    trainer = trainer_run.reading_info(trainer_reading).engine
     if not run.manifest.keeps_text:
         measured.why_unchecked = "the run keeps no text (--no-text)"
     elif not trainer.tokenizer_hash:
@@ -87,7 +89,7 @@ def measure_tokens(run: Run, trainer_reading: str, *, rollouts: int) -> TokenMea
     else:
         from tokenizers import Tokenizer  # noqa: PLC0415 - only a run with a tokenizer needs it
 
-        path = run.tokenizer_file(trainer.tokenizer_hash)
+        path = trainer_run.tokenizer_file(trainer.tokenizer_hash)
         measure_round_trip(_sampled_share(run), Tokenizer.from_file(str(path)), measured)
     return measured
 

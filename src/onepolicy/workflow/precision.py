@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onepolicy.errors import RunError, UsageError
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.numerics.precision import precision_alone
 from onepolicy.records.reading import EngineInfo
@@ -19,6 +20,8 @@ def explained_by_precision(
     if other is None:
         return verdicts
     alone = measure(run, run, other, readings[1], progress=Silent())
+    if alone.valid != measured.valid:
+        return verdicts  # a reading of other tokens explains nothing about these
     precision = precision_alone(
         measured,
         alone,
@@ -37,7 +40,10 @@ def _same_weights_in_rollout_precision(run: Run, readings: tuple[str, str]) -> s
     if rollout.dtype == trainer.dtype:
         return None
     for name in run.reading_names():
-        engine = run.reading_info(name).engine
+        try:
+            engine = run.reading_info(name).engine
+        except (RunError, UsageError):
+            continue  # a folder that is no reading of this run, such as a copy: it is not asked about
         if name not in readings and _is_trainer_in(engine, trainer, rollout.dtype):
             return name
     return None

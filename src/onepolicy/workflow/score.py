@@ -36,6 +36,8 @@ class ScoreRequest:
     report_ids_of: str | None = ROLLOUT
     """report the logprobs of the top tokens of this reading, where the run has them"""
     shard: Shard = Shard()
+    resume: bool = False
+    """go on with a reading that was begun; without it one of this name is an error"""
 
 
 def score(path: Path, request: ScoreRequest, *, progress: Progress | None = None) -> Run | None:
@@ -59,14 +61,23 @@ def score(path: Path, request: ScoreRequest, *, progress: Progress | None = None
 
 def score_with(engine: Engine, run: Run, request: ScoreRequest, *, progress: Progress) -> None:
     """The same with an engine and a run that are at hand."""
+    if not engine.scores:
+        raise EngineError(
+            f"{request.engine}: {request.engine.engine} can only be a rollout side for now; it cannot score."
+        )
     reading = _reading_request(run, request)
     with run.writing(f"{request.name}-{request.shard}"):
         _start(engine, run, request, reading)
-        done = run.reading_rollout_ids(request.name)
+        done = run.reading_digests(request.name)
+        if done and not request.resume and not request.shard.count > 1:
+            raise RunError(
+                f"{run.path}: the reading {request.name!r} is there already. Go on with it with --resume, which "
+                "computes what it lacks, or give another --name."
+            )
         progress.start(f"scoring ({request.name})", run.manifest.planned_rollouts // request.shard.count)
         top = TopJoin(run, reading.report_ids_of) if reading.report_ids_of else None
         for batch in _batches(run, engine.batch_size, request.shard):
-            if not all(rollout.rollout_id in done for rollout in batch):
+            if any(done.get(rollout.rollout_id) != rollout.digest for rollout in batch):
                 _score_batch(engine, run, batch, reading, request, top)
             progress.advance(len(batch))
 

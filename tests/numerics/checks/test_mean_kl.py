@@ -52,7 +52,10 @@ def test_an_interval_below_the_limit_passes_and_is_shown(many, measured):
     assert verdict.low < verdict.value < verdict.high <= verdict.limit == 1e-4
     assert verdict.value == pytest.approx(pair.mean("k3"), rel=1e-12)
     assert (verdict.quantity, verdict.unit) == ("kl_k3", "nats per token")
-    assert f"KL {verdict.value:.2g} (99 %: {verdict.low:.2g} to {verdict.high:.2g})" in verdict.message
+    assert (
+        f"KL {verdict.value:.2g} nats per token (99 % bounds {verdict.low:.2g} and {verdict.high:.2g})"
+        in verdict.message
+    )
 
 
 def test_an_interval_beyond_the_limit_fails_and_the_limit_it_names_passes(many, measured):

@@ -63,6 +63,8 @@ class CallableEngine:
     keeps no statistics or top lists.
     """
 
+    scores = True
+
     def __init__(self, caller: Caller, *, target: str, options: CallableOptions | None = None) -> None:
         self._caller = caller
         self._target = target

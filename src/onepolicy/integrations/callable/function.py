@@ -49,7 +49,7 @@ class UserFunction:
         arguments = {"temperature": batch.temperature} if self.takes_temperature else {}
         try:
             return self.call([ids.tolist() for ids in batch.token_ids], **arguments)
-        except Exception as error:  # whatever a stranger's code raises is theirs to mend
+        except (Exception, SystemExit) as error:  # whatever a stranger's code raises is theirs to mend
             raise EngineError(f"{self.name} failed on {batch.label}:\n{_end_of_traceback(error)}") from error
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ def _module(where: str, target: str) -> ModuleType:
         raise UsageError(f"callable:{target}: there is no file {where} in {os.getcwd()}.")
     try:
         return _from_file(Path(where).resolve()) if is_file else _from_name(where)
-    except Exception as error:  # whatever a stranger's module raises is theirs to mend
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises is theirs to mend
         raise EngineError(f"callable:{target}: importing {where} failed:\n{_end_of_traceback(error)}") from error
 
 
@@ -118,7 +118,7 @@ def _functions_of(module: ModuleType) -> str:
     return f"It has: {', '.join(found)}." if found else "It has no functions."
 
 
-def _end_of_traceback(error: Exception) -> str:
+def _end_of_traceback(error: BaseException) -> str:
     """The last lines, without the frame of the caller here."""
     own = error.__traceback__
     theirs = own.tb_next if own is not None and own.tb_next is not None else own

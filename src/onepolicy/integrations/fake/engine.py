@@ -44,6 +44,8 @@ class FakeEngine:
     depends on its prompt, its seed and the protocol alone.
     """
 
+    scores = True
+
     def __init__(self, options: FakeOptions | None = None, *, target: str = "tiny") -> None:
         self._options = options = options or FakeOptions()
         self._target = target
@@ -136,7 +138,7 @@ class FakeEngine:
             logprobs=_where(value, logprobs),
             states=states,
             top1=np.where(asked, told.top1[rows], -1).astype(np.int32),
-            statistics=self._statistics(rows, asked) if wanted.statistics else {},
+            statistics=self._moments(rows, asked, wanted.meaning),
             top=self._top(one, rows, np.flatnonzero(asked).astype(np.int32), wanted),
         )
 
@@ -149,11 +151,11 @@ class FakeEngine:
         states[~one.wanted] = TokenState.MASKED
         return states
 
-    def _statistics(self, rows: IntArray, asked: BoolArray) -> dict[str, Float32]:
-        raw = self._told(Meaning())
+    def _moments(self, rows: IntArray, asked: BoolArray, meaning: Meaning) -> dict[str, Float32]:
+        told = self._told(meaning)
         return {
-            "entropy": _where(asked, raw.entropy[rows]),
-            "varentropy": _where(asked, raw.varentropy[rows]),
+            "entropy": _where(asked, told.entropy[rows]),
+            "varentropy": _where(asked, told.varentropy[rows]),
         }
 
     def _top(self, one: ScoreInput, rows: IntArray, asked: IntArray, wanted: Wanted) -> TopLists | None:

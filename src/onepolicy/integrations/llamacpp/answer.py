@@ -90,6 +90,7 @@ def _top(entries: Sequence[Entry], at: IntArray, size: int) -> TopLists:
 
     Only at positions that have an entry; the server knows nothing of the others.
     """
+    size = min((len(_listed(entry)) for entry in entries), default=size) if size else 0
     ids = np.full((len(at), size), -1, dtype=np.int32)
     logprobs = np.full((len(at), size), np.nan, dtype=np.float32)
     for n, entry in enumerate(entries):

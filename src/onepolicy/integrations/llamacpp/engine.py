@@ -29,6 +29,8 @@ from onepolicy.records.tokens import IntArray
 class LlamaCppEngine:
     """A GGUF model behind llama.cpp's own HTTP server."""
 
+    scores = False
+
     def __init__(self, gguf: Path, *, target: str, options: LlamaCppOptions) -> None:
         self.batch_size = options.batch_size
         self._gguf = gguf
@@ -52,7 +54,7 @@ class LlamaCppEngine:
             name="llamacpp",
             version=version("xllamacpp"),
             model=self._target,
-            dtype=self._props["model_ftype"],
+            dtype=_dtype(self._props["model_ftype"]),
             weights_hash=digest_of_file(self._gguf)[:16],
             vocab_size=self._server.get("/v1/models")["data"][0]["meta"]["n_vocab"],
             max_length=self._max_length,
@@ -150,3 +152,9 @@ def _gguf(target: str) -> Path:
             f"there is no GGUF file {path}. Check the path, or give one of: {', '.join(PACKAGED_MODELS)}."
         )
     return path
+
+
+def _dtype(model_ftype: str) -> str:
+    """llama.cpp's name of a weight type in the field's spelling: "all F32" is float32; Q4_1 stays."""
+    name = model_ftype.removeprefix("all ")
+    return {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(name, name)

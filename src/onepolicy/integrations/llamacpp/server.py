@@ -23,7 +23,7 @@ class Server:
     def __init__(self, gguf: Path, options: LlamaCppOptions) -> None:
         self._options = options
         self._server = _start(gguf, options)
-        self._client = httpx.Client(base_url=self._server.listening_address, timeout=options.timeout)
+        self._client = httpx.Client(base_url=self._server.listening_address, timeout=options.timeout, trust_env=False)
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON that a path answers. Raises EngineError."""

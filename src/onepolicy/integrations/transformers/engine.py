@@ -38,6 +38,8 @@ except ImportError as error:
 class TransformersEngine:
     """A causal language model in this process, in eval mode."""
 
+    scores = True
+
     def __init__(self, loaded: Loaded, *, target: str, options: TransformersOptions) -> None:
         self.batch_size = options.batch_size
         self._loaded = loaded

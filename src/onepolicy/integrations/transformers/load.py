@@ -172,11 +172,12 @@ def _tokenizer(folder: Path, options: TransformersOptions) -> TextTokenizer | No
 
 
 def _weights_hash(folders: Iterable[Path]) -> str:
-    files = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
+    """Of the weights and of the configurations that say how they are used (rope, LoRA's alpha)."""
     together = hashlib.sha256()
-    for file in files:
-        together.update(bytes.fromhex(digest_of_file(file)))
-    return (digest_of_file(files[0]) if len(files) == 1 else together.hexdigest())[:16]
+    for folder in folders:
+        for file in [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*config.json"))]:
+            together.update(bytes.fromhex(digest_of_file(file)))
+    return together.hexdigest()[:16]
 
 
 def _some(keys: list[str]) -> str:

@@ -23,14 +23,15 @@ WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
-DOWNLOADED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py"]
+DOWNLOADED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
 def model_folder(target: str) -> Path:
     """The folder with the model that `target` names: a folder, a `.gguf` file, a packaged model or a hub id.
 
-    A GGUF file is converted into the cache first. The weights of a packaged one are kept as bfloat16, which its
-    4-bit values do not need more than; those of a file are kept as the float32 numbers that de-quantising gives.
+    A GGUF file is converted into the cache first. The weights of a packaged one are rounded to bfloat16, so that every
+    engine in every precision reads the same small folder; those of a file are kept as the float32 numbers that
+    de-quantising gives.
 
     Raises: EngineError if there is no such model, or its folder is not complete.
     """
@@ -41,7 +42,7 @@ def model_folder(target: str) -> Path:
         return converted(_existing_file(path), name=path.stem, dtype=torch.float32)
     if path.is_dir():
         return _complete(path)
-    if HUB_ID.fullmatch(target) and not target.startswith("."):
+    if HUB_ID.fullmatch(target) and not target.startswith(".") and not path.parent.is_dir():
         return _complete(_downloaded(target))
     raise EngineError(
         f"{target!r} is no folder, no .gguf file and no packaged model. "

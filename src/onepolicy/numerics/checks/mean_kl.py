@@ -22,6 +22,8 @@ def mean_kl(measured: Measurement, limits: Limits) -> Verdict:
     estimate = measured.gate()
     if not measured.valid or not measured.same_meaning or math.isnan(estimate.value):
         return _without_number(measured, limits)
+    if measured.is_kl and measured.rollout_meaning.truncates and measured.hybrid_tokens < measured.valid:
+        return _without_number(measured, limits)
     if measured.is_kl:
         status, message = _about_the_policy(estimate, limits.mean_kl)
         kind: VerdictKind = "about the policy"
@@ -63,7 +65,7 @@ def _about_the_policy(estimate: Estimate, limit: float) -> tuple[Status, str]:
             f"{estimate.effective_clusters:.1f}); {MIN_CLUSTERS} are needed to say anything about the policy. Record "
             "more prompts."
         )
-    shown = f"KL {estimate.value:.2g} (99 %: {estimate.low:.2g} to {estimate.high:.2g}) nats per token"
+    shown = f"KL {estimate.value:.2g} nats per token (99 % bounds {estimate.low:.2g} and {estimate.high:.2g})"
     if estimate.high <= limit:
         return Status.PASS, f"{shown}, limit {limit:g}."
     if estimate.low > limit:
@@ -93,6 +95,11 @@ def _without_number(measured: Measurement, limits: Limits) -> Verdict:
         why = "no token has a logprob on both sides, so there is nothing to average."
     elif not measured.same_meaning:
         why = "the two sides' logprobs mean different things, so their difference is no divergence."
+    elif measured.rollout_meaning.truncates:
+        why = (
+            f"under {measured.rollout_meaning} k3 misses what the trainer gives to tokens that truncation removed; "
+            "a KL needs top lists on both sides (--top)."
+        )
     else:
         why = "the mean is not a number."
     return Verdict(

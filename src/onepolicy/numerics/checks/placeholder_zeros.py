@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.measurement import Measurement
-from onepolicy.records.protocol import Meaning
 from onepolicy.records.verdict import Evidence, Status, Verdict
 
 
@@ -21,7 +20,7 @@ def placeholder_zeros(measured: Measurement, limits: Limits) -> Verdict:
             required=False,
             message="not checked: no token has a logprob on both sides.",
         )
-    required = measured.same_meaning and not _truncated(measured.rollout_meaning)
+    required = measured.same_meaning and not measured.rollout_meaning.truncates
     if not measured.zeros.rollouts:
         return Verdict(
             check="placeholder_zeros",
@@ -52,7 +51,3 @@ def placeholder_zeros(measured: Measurement, limits: Limits) -> Verdict:
             for place in measured.zeros.first
         ),
     )
-
-
-def _truncated(meaning: Meaning) -> bool:
-    return meaning.top_p < 1 or meaning.top_k > 0 or meaning.min_p > 0
