@@ -33,6 +33,7 @@ bench: $(VENV)/.dev .peers/.ready
 	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/summary.py
 	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/logprobs_from_hidden.py
 	$(BIN)/python benchmarks/judge_memory.py
+	$(BIN)/python benchmarks/interval.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py

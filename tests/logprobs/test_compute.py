@@ -13,6 +13,8 @@ from transformers import (
     GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
 )
 
 from onepolicy.errors import AlignmentError, UsageError
@@ -258,3 +260,20 @@ def test_position_ids_for_a_model_without_them_are_refused():
             completion_mask=torch.tensor([[0, 0, 0, 0, 1]]),
             position_ids=torch.arange(5)[None],
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_head_with_a_bias_gives_the_models_own_logprobs_in_half_precision_too(dtype):
+    """Phi's head has a bias. A product that is rounded before the bias is added is another number."""
+    config = PhiConfig(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+    model = PhiForCausalLM(config).to(dtype).eval()
+    torch.nn.init.normal_(model.lm_head.bias)
+    ids = torch.randint(97, (3, 40))
+    mask = torch.ones_like(ids)
+    wanted = torch.ones_like(ids)
+    wanted[:, 0] = 0
+    got = compute_logprobs(model, input_ids=ids, attention_mask=mask, completion_mask=wanted).report.logprobs
+    with torch.no_grad():
+        own = model(input_ids=ids, attention_mask=mask).logits.float().log_softmax(-1)
+    expected = own[:, :-1].gather(2, ids[:, 1:, None]).flatten()
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)

@@ -42,7 +42,7 @@ REDUCTIONS: dict[str, tuple[str, str, Reduction]] = {
     "k3": ("nats per token", "mean of exp(d) - 1 - d", lambda m: m.mean("k3")),
     "gate": (
         "nats per token",
-        "what the mean_kl check decides on: hybrid KL where both sides have top lists, k3 elsewhere; duplicates once",
+        "what the mean_kl check decides on: hybrid KL where both sides have top lists, k3 elsewhere",
         lambda m: m.gate().value,
     ),
     "mean_importance_ratio": (
