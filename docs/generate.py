@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from onepolicy.cli.app import COMMANDS, app
+from onepolicy.integrations import ENGINES, options_of
 from onepolicy.numerics.native import reconcile_page
 from onepolicy.numerics.table import REDUCTIONS
 
@@ -41,10 +42,11 @@ sequences and for greedy or otherwise sampled tokens with raw logprobs the verdi
 an interval. Under top-p, top-k or min-p k3 alone misses what the trainer gives to removed tokens, so without top lists
 the KL is unknown.
 
-Two identities are checked beside it, as structural faults hide from k3. `mean_ratio`: the importance ratio averages to 1
-over tokens sampled from the rollout policy, whatever the numerics; an offset of 0.01 on every token passes 1e-4 in k3 and
-fails here. `sampled_as_reported`: `-logprob - entropy` averages to 0 over tokens drawn from the reported distributions; a
-temperature that the logprobs do not show is invisible in d and fails here (limit 4 standard deviations).
+Two identities are checked beside it, as structural faults hide from k3. `mean_ratio`: the importance ratio averages to
+1 over tokens sampled from the rollout policy, whatever the numerics; an offset of 0.01 on every token passes 1e-4 in k3
+and fails here. `sampled_as_reported`: `-logprob - entropy` averages to 0 over tokens drawn from the reported
+distributions; a temperature that the logprobs do not show is invisible in d and fails here (limit 4 standard
+deviations).
 
 The interval is one-sided 99 % at each end, over prompt groups: `r exp(+- t s / r)` with `r` the ratio of sums, `s` its
 jackknife error over prompts and `t` Student's quantile with `n_eff - 1` degrees of freedom. Identical token sequences
@@ -84,11 +86,34 @@ def cli_page() -> str:
     return "\n".join(parts)
 
 
-PAGES = {"metrics.md": metrics_page, "cli.md": cli_page, "reconcile.md": reconcile_page}
+ENGINES_HEAD = """# Engines and their options
+
+<!-- written by docs/generate.py; change the options' docstrings in src/onepolicy/integrations instead -->
+
+A spec is `engine:target?option=value&option=value`; quote it in a shell. The same as a mapping:
+`{"engine": "transformers", "target": "./model", "dtype": "bfloat16"}`.
+"""
+
+
+def engines_page() -> str:
+    """The options of every engine."""
+    parts = [ENGINES_HEAD]
+    for name in ENGINES:
+        fields = options_of(name).model_fields.items()
+        rows = [f"| `{field}` | {_default(info.default)} | {_cell(info.description or '')} |" for field, info in fields]
+        parts.append(f"## {name}\n\n| option | default | what it is |\n|---|---|---|\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _default(value: object) -> str:
+    return "-" if value is None or value == "" else f"`{value}`"
+
+
+PAGES = {"metrics.md": metrics_page, "cli.md": cli_page, "engines.md": engines_page, "reconcile.md": reconcile_page}
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return " ".join(text.replace("|", "\\|").split())
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ OPTIONS = {
     ("--samples-per-prompt", "0"): "samples_per_prompt = 0",
     ("--top", "-1"): "-1 is not in the range x>=0",
     ("--budget", "0"): "0 is not in the range x>=1",
-    ("--budget", "63"): "a budget of 63 tokens holds not even one prompt. Raise --budget or lower --max-new-tokens",
+    ("--budget", "63"): "a budget of 63 tokens holds not even one prompt. Raise --budget, or lower --max-new-tokens",
     ("--mean-kl", "nan"): "mean_kl = nan",
     ("--mean-kl", "inf"): "mean_kl = inf",
     ("--max-abs-d", "inf"): "max_abs_d = inf",
@@ -117,7 +117,7 @@ def test_a_run_that_is_there_is_only_gone_on_with_when_asked_and_with_the_same_r
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
     assert refused(cli(*command), "a run is already there. Go on with it with --resume")
     for change, message in {
-        ("--seed", "1"): "'seed': 1",
+        ("--seed", "1"): "protocol.seed = 0, and now 1",
         ("--suite", "standard"): "this run was started with",
         ("--engine", "fake:m?seed=1"): "rollout_engine = 'fake:m', and now 'fake:m?seed=1' is asked for",
         ("--budget", "80"): "planned_rollouts = 32, and now 10 is asked for",

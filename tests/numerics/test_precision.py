@@ -11,7 +11,7 @@ def of_scale(rollout, measured):
 
 
 def verdict(pair, alone):
-    return precision_alone(pair, alone, dtype="bfloat16", other_dtype="float32")
+    return precision_alone(pair, alone, alone, dtype="bfloat16", other_dtype="float32")
 
 
 def test_precision_accounts_for_a_mismatch_of_its_own_size(of_scale):

@@ -33,6 +33,7 @@ def test_every_reduction_is_what_its_sentence_says(rollout, measured):
             "k2": (0.25**2 + 1) / 8,
             "k3": sum(k3) / 4,
             "gate": sum(k3) / 4,
+            "gate_standard_error": abs(k3[0] + k3[1] - k3[2] - k3[3]) / 4,
             "mean_importance_ratio": sum(map(math.exp, D)) / 4,
             "mean_probability_difference": sum(difference) / 4,
             "max_probability_difference": max(difference),
@@ -68,7 +69,8 @@ def test_a_reduction_without_a_value_is_left_out_and_an_infinite_one_is_not(roll
 
 def test_released_names_stay():
     assert " ".join(REDUCTIONS) == (
-        "mean_d mean_abs_d abs_d_p50 abs_d_p90 abs_d_p99 abs_d_p99_9 max_abs_d k1 k2 k3 gate mean_importance_ratio "
+        "mean_d mean_abs_d abs_d_p50 abs_d_p90 abs_d_p99 abs_d_p99_9 max_abs_d k1 k2 k3 gate "
+        "gate_standard_error mean_importance_ratio "
         "mean_probability_difference max_probability_difference correlation bitwise_share "
         "bitwise_share_unsaturated top1_agreement sequence_ratio_outside max_abs_sequence_d"
     )

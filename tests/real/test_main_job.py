@@ -56,7 +56,7 @@ def test_four_bit_rollouts_of_llama_cpp_fail_against_the_de_quantised_trainer(tm
     judged = judgement(done)
     assert done.returncode == 1, judged["sentence"]
     assert 0.03 < judged["metrics"]["mean_abs_d"] < 0.12
-    assert "The smallest limit that would pass is" in verdict(judged, "mean_kl")["message"]
+    assert "The smallest limit that this check would pass is" in verdict(judged, "mean_kl")["message"]
     for language in ("zh", "ja"):
         counts = judged["coverage_by_language"][language]
         assert 0 < counts["absent"] < counts["compared"]

@@ -67,6 +67,9 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("onepolicy: interrupted. What was finished is kept; go on with --run DIR --resume.", err=True)
         status = 130
+    except OSError as error:  # of stdout: what touches a run names its own file
+        click.echo(f"onepolicy: the result could not be written ({error.strerror}); the run keeps it.", err=True)
+        status = 2
     except SystemExit as ended:  # code that we called, a user's function or a library, asked for the end of the process
         click.echo(
             f"onepolicy: code that was called ended the process ({ended.code!r}); nothing was decided.", err=True

@@ -36,7 +36,7 @@ from onepolicy.workflow.check import check as run_check
     "--also",
     multiple=True,
     metavar="SPEC",
-    help="Score with this too, e.g. the trainer in the rollout's precision.",
+    help="Score with this too, e.g. the trainer in the rollout's precision; may be given more than once.",
 )
 @suite_option
 @click.option(
@@ -64,7 +64,7 @@ def check(
     SPEC is engine:target?option=value, for example
 
     \b
-      transformers:./my-model?dtype=bfloat16&batch_size=8
+      'transformers:./my-model?dtype=bfloat16&batch_size=8'
       llamacpp:smollm2          (a packaged model)
       callable:my_pkg.scoring:score
     """

@@ -62,7 +62,7 @@ recording_options = together(
         show_default=True,
         help="Most likely tokens to keep at each position; 0 is none.",
     ),
-    click.option("--no-text", is_flag=True, help="Keep and show no text, for confidential rollouts."),
+    click.option("--no-text", is_flag=True, help="Keep and show no text. Token ids and the tokenizer stay in the run."),
     statistics_option,
 )
 limit_options = together(

@@ -41,7 +41,7 @@ def _from_string(text: str) -> EngineSpec:
         raise UsageError(f"{text!r} names no engine. Write engine:target, for example transformers:./my-model.")
     target, _, query = rest.partition("?")
     if not target:
-        raise UsageError(f"{text!r} names no target after {engine + ':'!r}: a folder, a file, a URL or a model's name.")
+        raise UsageError(f"{text!r} names no target after {engine + ':'!r}: a folder, a file or a model's name.")
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError as error:

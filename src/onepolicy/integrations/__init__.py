@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 from onepolicy.engines.contract import Engine, Sampler
+from onepolicy.engines.options import EngineOptions, read_options
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError, UsageError
 
+_HERE = "onepolicy.integrations"
 ENGINES = {
-    "callable": "onepolicy.integrations.callable.engine:CallableEngine",
-    "fake": "onepolicy.integrations.fake.engine:FakeEngine",
-    "llamacpp": "onepolicy.integrations.llamacpp.engine:LlamaCppEngine",
-    "transformers": "onepolicy.integrations.transformers.engine:TransformersEngine",
+    "callable": (f"{_HERE}.callable.engine:CallableEngine", f"{_HERE}.callable.options:CallableOptions"),
+    "fake": (f"{_HERE}.fake.engine:FakeEngine", f"{_HERE}.fake.options:FakeOptions"),
+    "llamacpp": (f"{_HERE}.llamacpp.engine:LlamaCppEngine", f"{_HERE}.llamacpp.options:LlamaCppOptions"),
+    "transformers": (
+        f"{_HERE}.transformers.engine:TransformersEngine",
+        f"{_HERE}.transformers.options:TransformersOptions",
+    ),
 }
-"""name in a spec -> class with a classmethod `open(spec)`; imported only when it is asked for"""
+"""name in a spec -> class with a classmethod `open(spec)`, imported when it is asked for, and class of its options"""
 
 
-def check_engine_name(spec: EngineSpec) -> None:
-    """Raise UsageError if the spec names no engine that there is; nothing is imported or started."""
+def options_of(engine: str) -> type[EngineOptions]:
+    """The options that an engine knows. Raises UsageError if there is no such engine; imports no framework."""
+    if engine not in ENGINES:
+        raise UsageError(f"there is no engine {engine!r}. Known engines: {', '.join(ENGINES)}.")
+    options: type[EngineOptions] = _imported(ENGINES[engine][1])
+    return options
+
+
+def check_spec(spec: EngineSpec) -> None:
+    """Raise UsageError if the spec names no engine, or an option that it does not know; nothing is started."""
     if spec.engine not in ENGINES:
         raise UsageError(f"{str(spec)!r}: there is no engine {spec.engine!r}. Known engines: {', '.join(ENGINES)}.")
+    read_options(spec, options_of(spec.engine))
 
 
 def open_engine(spec: EngineSpec) -> Engine:
     """Start the engine that a spec names. Raises UsageError, EngineError or MissingExtraError."""
-    check_engine_name(spec)
-    module, name = ENGINES[spec.engine].split(":")
-    engine: Engine = getattr(import_module(module), name).open(spec)
+    check_spec(spec)
+    engine: Engine = _imported(ENGINES[spec.engine][0]).open(spec)
     return engine
 
 
@@ -38,3 +52,8 @@ def open_sampler(spec: EngineSpec) -> Sampler:
         engine.close()
         raise EngineError(f"{spec}: {spec.engine} scores given tokens and cannot sample. Use it as --trainer.")
     return engine
+
+
+def _imported(where: str) -> Any:
+    module, name = where.split(":")
+    return getattr(import_module(module), name)

@@ -9,10 +9,14 @@ ACCOUNTS_FOR = 1.5
 """the mismatch may exceed the trainer's own change of precision by this factor and still be put down to it"""
 
 
-def precision_alone(measured: Measurement, alone: Measurement, *, dtype: str, other_dtype: str) -> Verdict:
+def precision_alone(
+    measured: Measurement, alone: Measurement, matched: Measurement, *, dtype: str, other_dtype: str
+) -> Verdict:
     """Hold the pair's mean k3 against that of the trainer in two precisions on the same tokens.
 
-    `alone` compares the trainer's reading in the rollout side's precision with its reading in its own. Informs only.
+    `alone` compares the trainer's reading in the rollout side's precision with its reading in its own, `matched` the
+    rollout side with the former: that a change of precision makes a difference of this size does not say that the same
+    precision on both sides removes it. Informs only.
     Unknown if one of the two has nothing to compare, or compares logprobs of differing meaning.
     """
     if not (measured.valid and alone.valid and measured.same_meaning and alone.same_meaning):
@@ -38,6 +42,7 @@ def precision_alone(measured: Measurement, alone: Measurement, *, dtype: str, ot
         unit="nats per token",
         message=(
             f"precision alone {verdict}: the trainer in {other_dtype} against itself in {dtype} has a mean k3 of "
-            f"{precision:.2g} on these tokens, the two engines {ours:.2g}."
+            f"{precision:.2g} on these tokens, the two engines {ours:.2g}; with the trainer in {other_dtype} they have "
+            f"{matched.mean('k3'):.2g}."
         ),
     )

@@ -45,6 +45,11 @@ REDUCTIONS: dict[str, tuple[str, str, Reduction]] = {
         "what the mean_kl check decides on: hybrid KL where both sides have top lists, k3 elsewhere",
         lambda m: m.gate().value,
     ),
+    "gate_standard_error": (
+        "nats per token",
+        "jackknife error of the same over prompt groups",
+        lambda m: m.gate().standard_error,
+    ),
     "mean_importance_ratio": (
         "",
         "mean of exp(d); 1 for tokens sampled from the rollout policy",

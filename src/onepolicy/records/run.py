@@ -86,8 +86,7 @@ class Run:
         found = _read_manifest(path)
         if not resume:
             raise RunError(f"{path}: a run is already there. Go on with it with --resume, or give another --run.")
-        ignored = {"status", "tool_version"}
-        asked, there = manifest.model_dump(exclude=ignored), found.model_dump(exclude=ignored)
+        asked, there = _asked_for(manifest), _asked_for(found)
         differing = sorted(key for key in asked if asked[key] != there[key])
         if differing:
             key = differing[0]
@@ -329,6 +328,12 @@ def _named(path: Path, rows: Iterator[StrictT] | Iterator[Rollout] | Iterator[Ro
         yield from rows
     except RunError as error:
         raise RunError(f"{path}: {error}") from error
+
+
+def _asked_for(manifest: Manifest) -> dict[str, object]:
+    """What was asked for, by name; the fields of the protocol stand for themselves."""
+    asked: dict[str, object] = manifest.model_dump(exclude={"status", "tool_version", "protocol"})
+    return asked | {f"protocol.{name}": value for name, value in manifest.protocol.model_dump().items()}
 
 
 def _part_name(rollout_ids: Sequence[str]) -> str:

@@ -75,6 +75,9 @@ class Judgement(Strict):
     """language -> {"compared": ..., "absent": ...}; sampled tokens"""
     worst_rollouts: tuple[WorstRollout, ...] = ()
 
+    def __str__(self) -> str:
+        return self.sentence
+
     @property
     def exit_status(self) -> int:
         """What the command ends with."""

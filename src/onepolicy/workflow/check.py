@@ -11,7 +11,7 @@ from pathlib import Path
 from onepolicy.engines.contract import Sampler
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError, UsageError
-from onepolicy.integrations import check_engine_name, open_engine, open_sampler
+from onepolicy.integrations import check_spec, open_engine, open_sampler
 from onepolicy.judgement.limits import Limits
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.run import Run
@@ -51,7 +51,8 @@ def check(
     if resume and path is None:
         raise UsageError("--resume needs --run DIR: the run to go on with.")
     for spec in (request.rollout, request.trainer, *request.also):
-        check_engine_name(spec)
+        check_spec(spec)
+    load_suite(request.suite)
     if path is None:
         path = new_run_path(request.suite)
         shown.note(f"run {path}")

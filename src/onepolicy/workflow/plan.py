@@ -9,7 +9,7 @@ from typing import TypeVar
 from onepolicy.engines.contract import Message
 from onepolicy.errors import UsageError
 from onepolicy.records.protocol import SamplingProtocol
-from onepolicy.suites import Suite
+from onepolicy.suites import Prompt, Suite
 
 T = TypeVar("T")
 
@@ -45,14 +45,14 @@ class Shard:
 
 
 def plan_samples(suite: Suite, protocol: SamplingProtocol, *, budget: int | None = None) -> list[PlannedRollout]:
-    """Every sample of every prompt; with a budget, as many whole prompts as surely fit into it.
+    """Every sample of every prompt; with a budget, as many whole prompts, spread over the suite, as surely fit.
 
     budget: completion tokens; each sample counts with `max_new_tokens`.
     Raises: UsageError if the budget holds no prompt.
     """
-    prompts = suite.prompts
+    prompts: Sequence[Prompt] = suite.prompts
     if budget is not None:
-        prompts = prompts[: budget // (protocol.max_new_tokens * protocol.samples_per_prompt)]
+        prompts = spread(prompts, budget // (protocol.max_new_tokens * protocol.samples_per_prompt))
         _check_budget(len(prompts), budget)
     return [
         PlannedRollout(
@@ -65,6 +65,13 @@ def plan_samples(suite: Suite, protocol: SamplingProtocol, *, budget: int | None
         for prompt in prompts
         for sample in range(protocol.samples_per_prompt)
     ]
+
+
+def spread(items: Sequence[T], count: int) -> Sequence[T]:
+    """This many of the items, evenly over all: a suite is sorted by language, so its beginning is no sample of it."""
+    if count >= len(items):
+        return items
+    return [items[i * len(items) // count] for i in range(count)]
 
 
 def within_budget(lengths: Sequence[int], budget: int | None) -> int:
@@ -90,5 +97,6 @@ def batches(items: Sequence[T], size: int, shard: Shard) -> list[Sequence[T]]:
 def _check_budget(count: int, budget: int) -> None:
     if not count:
         raise UsageError(
-            f"a budget of {budget} tokens holds not even one prompt. Raise --budget or lower --max-new-tokens."
+            f"a budget of {budget} tokens holds not even one prompt. Raise --budget, or lower --max-new-tokens where "
+            "tokens are sampled."
         )

@@ -25,6 +25,7 @@ def explained_by_precision(
     precision = precision_alone(
         measured,
         alone,
+        measure(run, run, readings[0], other, progress=Silent()),
         dtype=run.reading_info(readings[1]).engine.dtype,
         other_dtype=run.reading_info(other).engine.dtype,
     )

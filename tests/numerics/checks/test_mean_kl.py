@@ -42,7 +42,7 @@ def gated(value, *, low, high, is_kl=True, clusters=30):
 
 
 def named_limit(message):
-    return float(re.search(r"smallest limit that would pass is (\S+)\.$", message)[1])
+    return float(re.search(r"smallest limit that this check would pass is (\S+)\.$", message)[1])
 
 
 def test_an_interval_below_the_limit_passes_and_is_shown(many, measured):

@@ -49,7 +49,13 @@ def _message(measured: Measurement, share: float, limits: Limits) -> str:
     worst = measured.gaps[0]
     named = f"rollout {worst.rollout_id} misses most ({worst.without} of {worst.compared}, {worst.side})"
     if share < limits.coverage:
-        return f"{have}, {limits.coverage:.0%} are needed; {named}. What is missing may differ from what is there."
+        return (
+            f"{have}, {limits.coverage:.0%} are needed; {named}. What is missing may differ from what is "
+            "there; if the engine cannot give more, allow it with --coverage and --rollout-coverage."
+        )
     if _worst_share(measured) < limits.rollout_coverage:
-        return f"{have}, but {named}; each rollout needs {limits.rollout_coverage:.0%}."
+        return (
+            f"{have}, but {named}; each rollout needs {limits.rollout_coverage:.0%}. Allow "
+            "fewer with --rollout-coverage."
+        )
     return f"{have}; {named}."

@@ -71,7 +71,7 @@ def _about_the_policy(estimate: Estimate, limit: float) -> tuple[Status, str]:
     if estimate.low > limit:
         return (
             Status.FAIL,
-            f"{shown}, limit {limit:g}. The smallest limit that would pass is {_up(estimate.high)}.",
+            f"{shown}, limit {limit:g}. The smallest limit that this check would pass is {_up(estimate.high)}.",
         )
     return Status.UNKNOWN, f"{shown}, limit {limit:g} lies inside. {_more(estimate, limit)}"
 
@@ -87,7 +87,7 @@ def _on_these_tokens(estimate: Estimate, limit: float) -> str:
     shown = f"mean k3 over these tokens is {estimate.value:.2g} nats, limit {limit:g}"
     if estimate.value <= limit:
         return f"{shown}. The tokens are no sample of the policy, so this is no KL."
-    return f"{shown}. The smallest limit that would pass is {_up(estimate.value)}."
+    return f"{shown}. The smallest limit that this check would pass is {_up(estimate.value)}."
 
 
 def _without_number(measured: Measurement, limits: Limits) -> Verdict:

@@ -1,0 +1,224 @@
+"""How far the two sides differ, by position, confidence, token class and prompt tag; and how |d| is distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from onepolicy.numerics.pair import Pair
+from onepolicy.records.parquet import read_tags
+from onepolicy.records.tables import Bin, Bucket, BucketTable
+from onepolicy.records.tokens import Float64
+
+CONFIDENCE_EDGES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0)
+"""of the probability that the rollout policy gave to the token"""
+POSITIONS = 31
+"""buckets of 1, 2 to 3, 4 to 7 ... tokens; an int32 offset fits"""
+CLIP_LOW, CLIP_HIGH = 0.8, 1.2
+"""the range of ratios that PPO's usual clip of 0.2 leaves alone; J. Schulman et al. (2017), section 6.1"""
+MOST_TAG_VALUES = 64
+MOST_TAGS = 16
+OTHER = "(other)"
+_SUMS = ("tokens", "d", "abs_d", "k3")
+_EXPONENT_SHIFT = 23
+_EXPONENTS = 1 << 8
+_CONFIDENCES = len(CONFIDENCE_EDGES) - 1
+_RUN_TOKENS = 1 << 16
+"""columns of this length stay in a core's cache"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenClasses:
+    """The class of every id of a vocabulary."""
+
+    names: tuple[str, ...] = ("unknown",)
+    of_id: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
+    """[V] index into `names`; an id beyond it has class 0"""
+
+    def of(self, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
+        """[N] -> [N] index into `names`."""
+        if not len(self.of_id):
+            return np.zeros(len(token_ids), dtype=np.intp)
+        known = (token_ids >= 0) & (token_ids < len(self.of_id))
+        return np.where(known, self.of_id[np.where(known, token_ids, 0)], 0).astype(np.intp)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Cells:
+    """Sums in n cells. Cells of the same shape can be merged."""
+
+    sums: Float64
+    """[len(_SUMS), n]"""
+    largest: Float64
+    """[n] of |d|"""
+
+    @classmethod
+    def empty(cls, n: int) -> Cells:
+        """n cells with nothing in them."""
+        return cls(sums=np.zeros((len(_SUMS), n)), largest=np.zeros(n))
+
+    def add(self, cells: npt.NDArray[np.intp], columns: Sequence[Float64], abs_d: Float64) -> None:
+        """Count tokens or rollouts into their cells; columns: as `_SUMS` says, each [N]."""
+        n = len(self.largest)
+        for row, column in zip(self.sums, columns, strict=True):
+            row += np.bincount(cells, weights=column, minlength=n)
+        np.maximum.at(self.largest, cells, abs_d)
+
+    def along(self, shape: tuple[int, ...], axis: int) -> Cells:
+        """The cells of one axis; those of the others are added up."""
+        others = tuple(i for i in range(len(shape)) if i != axis)
+        return Cells(
+            sums=np.stack([row.reshape(shape).sum(axis=others) for row in self.sums]),
+            largest=self.largest.reshape(shape).max(axis=others),
+        )
+
+    def table(self, axis: str, names: Sequence[str], *, by_size: bool = False) -> BucketTable:
+        """The cells that hold a token, as they are shown."""
+        order = np.argsort(-self.sums[0], kind="stable") if by_size else np.arange(len(names))
+        return BucketTable(axis=axis, buckets=tuple(self._bucket(names[i], i) for i in order if self.sums[0, i]))
+
+    def _bucket(self, name: str, i: int) -> Bucket:
+        tokens, d, abs_d, k3 = self.sums[:, i].tolist()
+        return Bucket(
+            name=name,
+            tokens=int(tokens),
+            mean_d=d / tokens,
+            mean_abs_d=abs_d / tokens,
+            mean_k3=k3 / tokens,
+            max_abs_d=float(self.largest[i]),
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Buckets:
+    """Per-bucket sums of a pair of readings; `add` is the only thing that changes them."""
+
+    classes: TokenClasses = field(default_factory=TokenClasses)
+    outside_clip: int = 0
+    """tokens whose importance ratio lies outside [CLIP_LOW, CLIP_HIGH]"""
+    _cells: Cells = field(init=False)
+    """position x confidence x class"""
+    _signs: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, _EXPONENTS), dtype=np.int64))
+    """trainer lower, trainer higher -> counts of |d| by its binary exponent"""
+    _tags: dict[str, dict[str, Cells]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._cells = Cells.empty(POSITIONS * _CONFIDENCES * len(self.classes.names))
+
+    def add(self, pair: Pair) -> None:
+        """Take in one block."""
+        positions = completion_positions(pair)
+        token_ids = pair.rollouts.token_ids[pair.both]
+        for first in range(0, len(pair.p), _RUN_TOKENS):
+            run = slice(first, first + _RUN_TOKENS)
+            self._add_run(pair.p[run], pair.q[run], positions[run], self.classes.of(token_ids[run]))
+        self._add_tags(pair)
+
+    def tables(self) -> tuple[BucketTable, ...]:
+        """By position, confidence, token class, and each tag of the prompts, language first."""
+        shape = (POSITIONS, _CONFIDENCES, len(self.classes.names))
+        tables = [
+            self._cells.along(shape, 0).table("position", position_names()),
+            self._cells.along(shape, 1).table("confidence", confidence_names()),
+        ]
+        if len(self.classes.of_id):
+            tables.append(self._cells.along(shape, 2).table("token class", self.classes.names, by_size=True))
+        tables += [self._tag_table(tag) for tag in sorted(self._tags, key=lambda tag: (tag != "language", tag))]
+        return tuple(tables)
+
+    def histogram(self) -> tuple[Bin, ...]:
+        """|d| in powers of two, the two signs apart; the bins between the first and the last that hold a token."""
+        used = np.flatnonzero(self._signs[:, 1:].sum(axis=0)) + 1
+        if not len(used):
+            return ()
+        return tuple(
+            Bin(
+                low=2.0 ** (e - 127),
+                trainer_lower=int(self._signs[0, e]),
+                trainer_higher=int(self._signs[1, e]),
+            )
+            for e in range(int(used[0]), int(used[-1]) + 1)
+        )
+
+    @property
+    def equal(self) -> int:
+        """Tokens on which both sides say the same (|d| below the smallest normal float32)."""
+        return int(self._signs[:, 0].sum())
+
+    def _add_run(
+        self,
+        p: npt.NDArray[np.float32],
+        q: npt.NDArray[np.float32],
+        positions: npt.NDArray[np.int32],
+        classes: npt.NDArray[np.intp],
+    ) -> None:
+        d = np.subtract(q, p, dtype=np.float64)
+        abs_d = np.abs(d)
+        with np.errstate(over="ignore"):  # d above 709: the k3 is infinite, and said to be
+            k3 = np.expm1(d) - d
+        cells = (position_buckets(positions) * _CONFIDENCES + confidence_buckets(p)) * len(self.classes.names) + classes
+        self._cells.add(cells, (np.ones_like(d), d, abs_d, k3), abs_d)
+        exponents = abs_d.astype(np.float32).view(np.uint32) >> np.uint32(_EXPONENT_SHIFT)
+        signed = exponents.astype(np.intp) + _EXPONENTS * (d > 0)
+        self._signs += np.bincount(signed, minlength=2 * _EXPONENTS).reshape(2, _EXPONENTS)
+        self.outside_clip += int(np.count_nonzero((d < np.log(CLIP_LOW)) | (d > np.log(CLIP_HIGH))))
+
+    def _add_tags(self, pair: Pair) -> None:
+        """Tags belong to rollouts, whose sums are there already."""
+        texts, groups = np.unique(np.array(pair.rollouts.tags, dtype=np.str_), return_inverse=True)
+        sums = [pair.sums.column(name) for name in _SUMS]
+        for group, text in enumerate(texts.tolist()):
+            rows = np.flatnonzero(groups == group)
+            for tag, value in read_tags(pair.rollouts.rollout_ids[int(rows[0])], text).items():
+                self._tag_cells(tag, value).add(
+                    np.zeros(len(rows), dtype=np.intp), [column[rows] for column in sums], pair.sums.max_abs_d[rows]
+                )
+
+    def _tag_cells(self, tag: str, value: str) -> Cells:
+        """The cells of a tag's value; what is beyond a fixed number of them is put together, as memory is flat."""
+        if tag not in self._tags and len(self._tags) >= MOST_TAGS:
+            tag = OTHER
+        values = self._tags.setdefault(tag, {})
+        if value not in values and len(values) >= MOST_TAG_VALUES:
+            value = OTHER
+        return values.setdefault(value, Cells.empty(1))
+
+    def _tag_table(self, tag: str) -> BucketTable:
+        tables = [cells.table(tag, [value]) for value, cells in sorted(self._tags[tag].items())]
+        return BucketTable(axis=tag, is_tag=True, buckets=tuple(b for table in tables for b in table.buckets))
+
+
+def completion_positions(pair: Pair) -> npt.NDArray[np.int32]:
+    """[M] of each token with a logprob on both sides: the how manieth compared token of its rollout it is, from 1."""
+    running = np.zeros(len(pair.compared) + 1, dtype=np.int32)
+    np.cumsum(pair.compared, out=running[1:])
+    before = running[pair.rollouts.offsets[:-1]]
+    return running[1:][pair.both] - np.repeat(before, np.diff(pair.offsets))
+
+
+def position_buckets(positions: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
+    """[N] positions from 1 -> [N] 0 for 1, 1 for 2 and 3, 2 for 4 to 7 ..."""
+    return (np.frexp(positions)[1] - 1).astype(np.intp)
+
+
+def confidence_buckets(rollout_logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
+    """[N] -> [N] index of the interval of `CONFIDENCE_EDGES`; a lower edge belongs to its interval."""
+    inner = np.log(CONFIDENCE_EDGES[1:-1]).astype(np.float32)
+    return np.searchsorted(inner, rollout_logprobs, side="right")
+
+
+def position_names() -> list[str]:
+    """1, 2 to 3, 4 to 7 ..."""
+    return ["1", *(f"{1 << e:,} to {(2 << e) - 1:,}" for e in range(1, POSITIONS))]
+
+
+def confidence_names() -> list[str]:
+    """0 to 0.01 ..."""
+    return [f"{low:g} to {high:g}" for low, high in _pairs(CONFIDENCE_EDGES)]
+
+
+def _pairs(edges: Sequence[float]) -> Iterator[tuple[float, float]]:
+    return zip(edges[:-1], edges[1:], strict=True)
