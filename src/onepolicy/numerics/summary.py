@@ -189,11 +189,12 @@ def _block(
 
 
 def _abs_probability_difference(trainer: Float32, rollout: Float32, ratio_minus_1: Float64, out: Float64) -> Float64:
-    """From the larger probability: exp(rollout) (ratio - 1) is 0 or NaN where the rollout side's is next to nothing."""
-    np.minimum(ratio_minus_1, np.finfo(np.float64).max, out=ratio_minus_1)
-    np.maximum(np.add(ratio_minus_1, 1, out=out), 1, out=out)
-    np.divide(np.abs(ratio_minus_1, out=ratio_minus_1), out, out=out)
-    return np.multiply(out, np.exp(np.maximum(trainer, rollout), dtype=np.float64), out=out)
+    """exp(rollout) |ratio - 1|, or, where the ratio is beyond float64, both probabilities apart."""
+    np.exp(rollout, out=out, dtype=np.float64)
+    if not np.isfinite(ratio_minus_1.max()):
+        return np.abs(np.exp(trainer, dtype=np.float64) - out)
+    np.multiply(out, ratio_minus_1, out=out)
+    return np.abs(out, out=out)
 
 
 def _moments(trainer: Float32, rollout: Float32, d: Float64, abs_d: Float64, totals: TokenTotals) -> None:
