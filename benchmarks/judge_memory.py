@@ -101,8 +101,8 @@ def _write_part(run: Run, rng: np.random.Generator, numbers: range) -> None:
             loss_mask=sampled,
             tags={"language": "en"},
         )
-        p = np.where(sampled, -rng.exponential(1.0, LENGTH), np.nan).astype(np.float32)
-        q = p * np.exp(np.float32(0.005) * rng.standard_normal(LENGTH, dtype=np.float32))
+        p = np.where(sampled, -0.1 - rng.exponential(1.0, LENGTH), np.nan).astype(np.float32)
+        q = p + np.float32(0.005) * rng.standard_normal(LENGTH, dtype=np.float32) - np.float32(0.005**2 / 2)
         rollouts.append(rollout)
         for out, values in ((rows, p), (scored, q)):
             out.append(ReadingRow(rollout_id=rollout.rollout_id, digest=rollout.digest, logprobs=values, states=states))

@@ -37,6 +37,18 @@ METRICS_TAIL = """
   never negative, as `S` does not depend on the sampled token; exact if `S` is the whole vocabulary;
 * k3, `exp(d) - 1 - d`, elsewhere.
 
+Against the exact KL of a real pair (Transformers bfloat16 and float32, 16 prompts, exact KL 1.23e-3;
+`python benchmarks/estimators.py`):
+
+| estimator | share of the exact KL | error | coefficient of variation per token |
+|---|---|---|---|
+| k1 | 0.92 | 0.22 | 43 |
+| k3 | 0.977 | 0.017 | 2.5 |
+| hybrid, K = 20 | 0.990 | 0.007 | 1.7 |
+| hybrid, K = 100 | 1.000 | 0.005 | 1.5 |
+| K = 20 and one event for the rest: a lower bound | 0.78 | 0.02 | 1.4 |
+| K = 100 likewise | 0.90 | 0.01 | 1.3 |
+
 It is called a KL only if the tokens were sampled from the distribution that the rollout logprobs belong to. For fixed
 sequences and for greedy or otherwise sampled tokens with raw logprobs the verdict is `on these tokens`: a mean, without
 an interval. Under top-p, top-k or min-p k3 alone misses what the trainer gives to removed tokens, so without top lists

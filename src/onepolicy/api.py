@@ -11,6 +11,7 @@ import numpy.typing as npt
 from onepolicy.engines.spec import EngineSpec, parse_spec
 from onepolicy.errors import NotTheSamePolicyError, UsageError
 from onepolicy.judgement.limits import Limits
+from onepolicy.judgement.load import load_limits
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.verdict import Judgement, Status
 from onepolicy.workflow.check import CheckRequest
@@ -32,7 +33,7 @@ def check(  # noqa: PLR0913 - the public function of the main job
     trainer: Spec,
     suite: str = "quick",
     run: str | Path | None = None,
-    limits: Limits | None = None,
+    limits: Limits | str | None = None,
     protocol: SamplingProtocol | None = None,
     also: Sequence[Spec] = (),
     budget: int | None = None,
@@ -44,6 +45,7 @@ def check(  # noqa: PLR0913 - the public function of the main job
     """Sample a suite with one engine, score it with the other, and judge.
 
     rollout, trainer: engine specs, such as "transformers:./model?dtype=bfloat16" or the same as a mapping.
+    limits: `Limits`, the name of a preset ("strict", "bf16", "quantised", "bitwise"), or a YAML file.
     also: more trainer sides, for example in the rollout side's precision. budget: completion tokens at most.
     top: most likely tokens to keep at each position. keep_text: False for confidential rollouts.
     The run stays at `run` (a new folder under `runs/` if None). Raises: OnePolicyError if it could not run.
@@ -53,7 +55,7 @@ def check(  # noqa: PLR0913 - the public function of the main job
         trainer=parse_spec(trainer),
         also=tuple(parse_spec(spec) for spec in also),
         suite=suite,
-        limits=limits or Limits(),
+        limits=_limits(limits),
         protocol=protocol or SamplingProtocol(),
         budget=budget,
         top=top,
@@ -72,7 +74,7 @@ def compare(  # noqa: PLR0913 - what two arrays cannot say by themselves
     rollout_ids: Sequence[str] | None = None,
     prompt_ids: Sequence[str] | None = None,
     sampled: bool = True,
-    limits: Limits | None = None,
+    limits: Limits | str | None = None,
 ) -> Judgement:
     """Judge two columns of logprobs of the same tokens, or two stored readings.
 
@@ -83,13 +85,18 @@ def compare(  # noqa: PLR0913 - what two arrays cannot say by themselves
     verdict speaks of these tokens and no KL is claimed.
     Raises: AlignmentError, UsageError, ForeignReadingError.
     """
-    limits = limits or Limits()
+    held = _limits(limits)
     if isinstance(rollout, StoredReading) and isinstance(trainer, StoredReading):
-        return compare_readings(rollout=rollout, trainer=trainer, limits=limits)
+        return compare_readings(rollout=rollout, trainer=trainer, limits=held)
     if isinstance(rollout, StoredReading) or isinstance(trainer, StoredReading):
         raise UsageError("compare needs two arrays or two stored readings, not one of each.")
     labels = ColumnLabels(lengths=lengths, mask=mask, rollout_ids=rollout_ids, prompt_ids=prompt_ids, sampled=sampled)
-    return compare_columns(rollout=rollout, trainer=trainer, labels=labels, limits=limits)
+    return compare_columns(rollout=rollout, trainer=trainer, labels=labels, limits=held)
+
+
+def _limits(limits: Limits | str | None) -> Limits:
+    """Limits as they are, by the name of a preset, or from a YAML file."""
+    return load_limits(limits) if isinstance(limits, str) else limits or Limits()
 
 
 def assert_same_policy(*, rollout: Any, trainer: Any, **options: Any) -> Judgement:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onepolicy.engines.spec import parse_spec
-from onepolicy.errors import AlignmentError, EngineError
+from onepolicy.errors import AlignmentError, EngineError, RunError
 from onepolicy.integrations.fake.engine import FakeEngine
 from onepolicy.integrations.fake.options import FakeOptions
 from onepolicy.records.protocol import SamplingProtocol
@@ -14,7 +14,7 @@ from onepolicy.records.run import Run
 from onepolicy.records.tokens import TokenState
 from onepolicy.suites import load_suite
 from onepolicy.workflow.progress import Silent
-from onepolicy.workflow.record import RecordRequest, record_with
+from onepolicy.workflow.record import RecordRequest, record, record_with
 
 
 class Answers(FakeEngine):
@@ -60,3 +60,17 @@ def test_an_answer_that_does_not_fit_is_an_error_that_names_the_rollout(change, 
         record_with(Answers(change), tmp_path / "run", request, load_suite("quick"), resume=False, progress=Silent())
     assert Run.open(tmp_path / "run").rollout_ids() == []
     assert not Run.open(tmp_path / "run").reading_parts("rollout")
+
+
+def test_a_whole_and_a_shard_of_it_are_not_written_at_once(tmp_path):
+    run = record(tmp_path / "run", RecordRequest(engine=parse_spec("fake:m"), budget=640))
+    with run.writing("rollouts", shard="1/2"), run.writing("rollouts", shard="2/2"):
+        for other in ("1/1", "1/2"):
+            with pytest.raises(RunError, match="another process is writing"), run.writing("rollouts", shard=other):
+                pass
+    with (
+        run.writing("rollouts"),
+        pytest.raises(RunError, match="another process"),
+        run.writing("rollouts", shard="1/2"),
+    ):
+        pass

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from onepolicy.errors import UsageError
 from onepolicy.judgement.limits import Limits
+from onepolicy.judgement.load import PRESETS, load_limits
 from onepolicy.records.protocol import SamplingProtocol
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -66,29 +67,35 @@ recording_options = together(
     statistics_option,
 )
 limit_options = together(
+    click.option(
+        "--limits",
+        "limits_source",
+        default="strict",
+        show_default=True,
+        metavar="PRESET|FILE",
+        help=f"{', '.join(PRESETS)}, or a YAML file; the options below go over it.",
+    ),
     *(
-        click.option(f"--{name.replace('_', '-')}", default=field.default, show_default=True, help=field.description)
-        for name, field in Limits.model_fields.items()
-    )
+        click.option(f"--{name.replace('_', '-')}", type=float, help=Limits.model_fields[name].description)
+        for name in Limits.numbers()
+    ),
 )
-"""one for each limit, under its own name"""
+"""a preset or a file, and one option for each limit that is a number, under its own name"""
 
 
 def protocol_from(options: dict[str, Any]) -> SamplingProtocol:
     """Take the sampling options out of a command's options. Raises UsageError for a value out of range."""
     values = {name: options.pop(name) for name in SamplingProtocol.model_fields}
-    return _valid(SamplingProtocol, values)  # type: ignore[return-value]
-
-
-def limits_from(options: dict[str, Any]) -> Limits:
-    """Take the limit options out of a command's options. Raises UsageError for a value out of range."""
-    return _valid(Limits, {name: options.pop(name) for name in Limits.model_fields})  # type: ignore[return-value]
-
-
-def _valid(model: type[SamplingProtocol] | type[Limits], values: dict[str, Any]) -> SamplingProtocol | Limits:
     try:
-        return model(**values)
+        return SamplingProtocol(**values)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{name} = {first['input']!r}: {first['msg']}.") from error
+
+
+def limits_from(options: dict[str, Any]) -> Limits:
+    """Take the limit options out of a command's options. Raises UsageError for a value out of range."""
+    given = {name: options.pop(name) for name in Limits.numbers()}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return load_limits(options.pop("limits_source"), changes=changes)

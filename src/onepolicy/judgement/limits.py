@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict, Field
+from datetime import date
+
+from pydantic import ConfigDict, Field, model_validator
 
 from onepolicy.records.protocol import Strict
+
+
+class MetricLimit(Strict):
+    """A limit on one row of the table of metrics (docs/metrics.md); an exact statement about these tokens."""
+
+    at_most: float | None = Field(default=None, allow_inf_nan=False)
+    at_least: float | None = Field(default=None, allow_inf_nan=False)
+    required: bool = True
+
+    @model_validator(mode="after")
+    def _says_something(self) -> MetricLimit:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("say either at_most or at_least")
+        return self
+
+
+class Waiver(Strict):
+    """A check that may fail for a while. One that is not needed is an error, so that none outlives its reason."""
+
+    check: str
+    reason: str = Field(min_length=1)
+    until: date
+    """the last day on which it holds"""
 
 
 class Limits(Strict):
@@ -27,6 +52,17 @@ class Limits(Strict):
     rollout_coverage: float = Field(default=0.95, gt=0, le=1)
     """The same for each rollout alone."""
     # A rollout with gaps does not show in the share of a large run.
+    informative: tuple[str, ...] = ()
+    """Names of checks that are shown and never decide."""
+    metrics: dict[str, MetricLimit] = Field(default_factory=dict)
+    """Limits on rows of the table of metrics, by name."""
+    waivers: tuple[Waiver, ...] = ()
+    """Checks that may fail for a while."""
+
+    @classmethod
+    def numbers(cls) -> tuple[str, ...]:
+        """Names of the limits that are one number each."""
+        return tuple(name for name, field in cls.model_fields.items() if field.annotation is float)
 
 
 MIN_CLUSTERS = 12

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +64,7 @@ class Cells:
     def add(self, cells: npt.NDArray[np.intp], columns: Sequence[Float64], abs_d: Float64) -> None:
         """Count tokens or rollouts into their cells; columns: as `_SUMS` says, each [N]."""
         n = len(self.largest)
-        for row, column in zip(self.sums, columns, strict=True):
-            row += np.bincount(cells, weights=column, minlength=n)
+        self.sums += [np.bincount(cells, weights=column, minlength=n) for column in columns]
         np.maximum.at(self.largest, cells, abs_d)
 
     def along(self, shape: tuple[int, ...], axis: int) -> Cells:
@@ -217,8 +217,4 @@ def position_names() -> list[str]:
 
 def confidence_names() -> list[str]:
     """0 to 0.01 ..."""
-    return [f"{low:g} to {high:g}" for low, high in _pairs(CONFIDENCE_EDGES)]
-
-
-def _pairs(edges: Sequence[float]) -> Iterator[tuple[float, float]]:
-    return zip(edges[:-1], edges[1:], strict=True)
+    return [f"{low:g} to {high:g}" for low, high in pairwise(CONFIDENCE_EDGES)]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onepolicy.judgement.statistics import Estimate
+from onepolicy.numerics.buckets import Buckets
 from onepolicy.numerics.clusters import Clusters
 from onepolicy.numerics.evidence import (
     KEPT,
@@ -25,6 +26,7 @@ from onepolicy.numerics.evidence import (
 from onepolicy.numerics.hybrid import PairedTop, hybrid_sum
 from onepolicy.numerics.native import NativeSums
 from onepolicy.numerics.pair import Pair, per_rollout
+from onepolicy.numerics.sample import TokenSample
 from onepolicy.numerics.summary import ROLLOUT_SUMS, TokenTotals
 from onepolicy.numerics.surprise import Surprise
 from onepolicy.records.parquet import read_tags
@@ -63,6 +65,8 @@ class Measurement:
     top1_equal: int = 0
     native: NativeSums = field(default_factory=NativeSums)
     surprise: Surprise = field(default_factory=Surprise)
+    buckets: Buckets = field(default_factory=Buckets)
+    sample: TokenSample = field(default_factory=TokenSample)
     sequence_outside: int = 0
     """rollouts whose sequence ratio, exp of their summed d, lies outside [0.5, 2]"""
     max_abs_sum_d: float = 0.0
@@ -115,6 +119,8 @@ class Measurement:
         self.gaps = heapq.nlargest(KEPT, self.gaps + gaps_of(pair), key=lambda gap: gap.without / gap.compared)
         self.native.add(pair)
         self.surprise.add(pair)
+        self.buckets.add(pair)
+        self.sample.add(pair)
         self._count(pair)
         self._count_languages(pair)
         self._count_top1(pair)

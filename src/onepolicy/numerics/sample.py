@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from onepolicy.numerics.pair import Pair
 from onepolicy.records.tokens import Float32
 
 SIZE = 4000
+_RUN_TOKENS = 1 << 16
 _Keys = npt.NDArray[np.uint64]
 
 
@@ -34,16 +36,13 @@ class TokenSample:
 
     def add(self, pair: Pair) -> None:
         """Take in a block."""
-        for row, rollout_id in enumerate(pair.rollouts.rollout_ids):
-            part = pair.part(row)
-            keys = random_keys(rollout_id, part.stop - part.start, seed=self.seed)
-            if len(self.keys) == self.size:
-                chosen = np.flatnonzero(keys < self.keys[-1])
-                if not len(chosen):
-                    continue
-                self._merge(keys[chosen], pair.p[part][chosen], pair.q[part][chosen])
-            else:
-                self._merge(keys, pair.p[part], pair.q[part])
+        numbers = token_numbers(pair.rollouts.rollout_ids, np.diff(pair.offsets), seed=self.seed)
+        for first in range(0, len(numbers), _RUN_TOKENS):
+            run = slice(first, first + _RUN_TOKENS)
+            keys = random_keys(numbers[run])
+            chosen = np.flatnonzero(keys < self.keys[-1]) if len(self.keys) == self.size else np.arange(len(keys))
+            if len(chosen):
+                self._merge(keys[chosen], pair.p[run][chosen], pair.q[run][chosen])
 
     def _merge(self, keys: _Keys, rollout: Float32, trainer: Float32) -> None:
         keys = np.concatenate([self.keys, keys])
@@ -53,13 +52,21 @@ class TokenSample:
         self.trainer = np.concatenate([self.trainer, trainer])[kept]
 
 
-def random_keys(rollout_id: str, count: int, *, seed: int) -> _Keys:
-    """[count] keys of the tokens of one rollout: splitmix64 of its id and their number.
+def token_numbers(rollout_ids: Sequence[str], lengths: npt.NDArray[np.int64], *, seed: int) -> _Keys:
+    """[R], [R] -> [sum of lengths] for each token a number from the seed, its rollout and its place in it."""
+    hashes = [zlib.crc32(rollout_id.encode("utf-8", "backslashreplace"), seed) << 32 for rollout_id in rollout_ids]
+    starts = np.cumsum(lengths) - lengths
+    places = np.arange(int(lengths.sum()), dtype=np.uint64) - np.repeat(starts.astype(np.uint64), lengths)
+    numbers: _Keys = np.repeat(np.array(hashes, dtype=np.uint64), lengths) + places
+    return numbers
+
+
+def random_keys(numbers: _Keys) -> _Keys:
+    """[N] -> [N] numbers that look random: splitmix64.
 
     Source: S. Vigna, splitmix64.c (2015).
     """
-    start = (zlib.crc32(rollout_id.encode("utf-8", "backslashreplace"), seed) << 32) & 0xFFFFFFFFFFFFFFFF
-    x = (np.arange(count, dtype=np.uint64) + np.uint64(start) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     keys: _Keys = x ^ (x >> np.uint64(31))

@@ -60,14 +60,17 @@ def write_bytes_atomically(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def one_writer(path: Path) -> Iterator[None]:
-    """Hold `path` as a lock for as long as the block runs; the system lets go of it if the process dies."""
+def one_writer(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold `path` as a lock for as long as the block runs; the system lets go of it if the process dies.
+
+    shared: others may hold it too, as long as they share it.
+    """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RunError(
                 f"{path.parent}: another process is writing this part of the run. Wait for it, end it, or give each "

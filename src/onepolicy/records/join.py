@@ -34,6 +34,16 @@ class _Place(NamedTuple):
     group: int
     row: int
 
+    @property
+    def packed(self) -> int:
+        """As one number: there is one for each rollout of a run, and a tuple takes three times the memory."""
+        return self.part << 48 | self.group << 24 | self.row
+
+    @classmethod
+    def unpacked(cls, packed: int) -> _Place:
+        """The same, back."""
+        return cls(packed >> 48, packed >> 24 & 0xFFFFFF, packed & 0xFFFFFF)
+
 
 class _RowGroups(Generic[BlockT]):
     """Where each rollout's row lies in some part files, and the row groups that were read last."""
@@ -51,7 +61,18 @@ class _RowGroups(Generic[BlockT]):
         self._columns = {*schema.names, *optional}
         self._decode = decode
         self._cache: OrderedDict[tuple[int, int], BlockT] = OrderedDict()
-        self.places = self._index()
+        self._places = self._index()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, rollout_id: str) -> bool:
+        return rollout_id in self._places
+
+    def place(self, rollout_id: str) -> _Place | None:
+        """Where a rollout's row lies; None if it has none."""
+        packed = self._places.get(rollout_id)
+        return None if packed is None else _Place.unpacked(packed)
 
     def block(self, part: int, group: int) -> BlockT:
         """One row group, from the few that are kept or from disk."""
@@ -72,8 +93,8 @@ class _RowGroups(Generic[BlockT]):
         except RunError as error:
             raise RunError(f"{path}: {error}") from error
 
-    def _index(self) -> dict[str, _Place]:
-        places: dict[str, _Place] = {}
+    def _index(self) -> dict[str, int]:
+        places: dict[str, int] = {}
         for part, path in enumerate(self._parts):
             with open_parquet(path, self._schema) as file:
                 for group in range(file.num_row_groups):
@@ -81,14 +102,14 @@ class _RowGroups(Generic[BlockT]):
                     self._add(places, ids, part=part, group=group)
         return places
 
-    def _add(self, places: dict[str, _Place], ids: list[str], *, part: int, group: int) -> None:
+    def _add(self, places: dict[str, int], ids: list[str], *, part: int, group: int) -> None:
         for row, rollout_id in enumerate(ids):
             if rollout_id in places:
                 raise RunError(
                     f"{self._parts[part]}: rollout {rollout_id} stands here and in "
-                    f"{self._parts[places[rollout_id].part].name}. Remove one of the files."
+                    f"{self._parts[_Place.unpacked(places[rollout_id]).part].name}. Remove one of the files."
                 )
-            places[rollout_id] = _Place(part, group, row)
+            places[rollout_id] = _Place(part, group, row).packed
 
 
 class ReadingJoin:
@@ -108,20 +129,20 @@ class ReadingJoin:
         """The rows for these rollouts, entry for entry; a rollout that was not scored comes back as ABSENT."""
         whole = self._whole_group(rollouts.rollout_ids)
         block = whole if whole is not None else self._gather(rollouts)
-        self._used += sum(rollout_id in self._rows.places for rollout_id in rollouts.rollout_ids)
+        self._used += sum(rollout_id in self._rows for rollout_id in rollouts.rollout_ids)
         self._check(rollouts, digests, block)
         return block
 
     def finish(self) -> None:
         """Raise if the reading has rows for rollouts that the run does not have."""
-        if self._used != len(self._rows.places):
+        if self._used != len(self._rows):
             raise ForeignReadingError(
-                f"reading {self._name!r} has {len(self._rows.places) - self._used} rows for rollouts that the run does "
+                f"reading {self._name!r} has {len(self._rows) - self._used} rows for rollouts that the run does "
                 "not have. It was copied from another run, or rollouts were removed; score this run again."
             )
 
     def _whole_group(self, rollout_ids: list[str]) -> ReadingBlock | None:
-        first = self._rows.places.get(rollout_ids[0]) if rollout_ids else None
+        first = self._rows.place(rollout_ids[0]) if rollout_ids else None
         if first is None or first.row != 0:
             return None
         block = self._rows.block(first.part, first.group)
@@ -144,7 +165,7 @@ class ReadingJoin:
         )
 
     def _row(self, rollout_id: str, length: int) -> _Row:
-        place = self._rows.places.get(rollout_id)
+        place = self._rows.place(rollout_id)
         if place is None:
             nothing = np.full(length, np.nan, dtype=np.float32)
             absent = np.full(length, TokenState.ABSENT, dtype=np.uint8)
@@ -162,7 +183,7 @@ class ReadingJoin:
 
     def _check(self, rollouts: RolloutBlock, digests: list[str], block: ReadingBlock) -> None:
         for rollout_id, wanted, found in zip(rollouts.rollout_ids, digests, block.digests, strict=True):
-            if found != wanted and rollout_id in self._rows.places:
+            if found != wanted and rollout_id in self._rows:
                 raise ForeignReadingError(
                     f"rollout {rollout_id}: reading {self._name!r} scored other token ids (digest {found}) than the "
                     f"run has ({wanted}). The reading was copied from another run, or the rollouts were changed after "
@@ -184,11 +205,11 @@ class TopJoin:
         self._rows = _RowGroups(run.top_parts(name), TOP_SCHEMA, lambda table: list(top_rows(table)))
 
     def __len__(self) -> int:
-        return len(self._rows.places)
+        return len(self._rows)
 
     def get(self, rollout_id: str) -> TopLists | None:
         """The rollout's top lists."""
-        place = self._rows.places.get(rollout_id)
+        place = self._rows.place(rollout_id)
         return None if place is None else self._rows.block(place.part, place.group)[place.row][1]
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +41,7 @@ from onepolicy.records.parquet import (
 from onepolicy.records.protocol import Strict
 from onepolicy.records.reading import ReadingInfo, ReadingRow
 from onepolicy.records.rollout import Rollout, Span
+from onepolicy.records.tables import ReportData
 from onepolicy.records.verdict import Judgement
 
 StrictT = TypeVar("StrictT", bound=Strict)
@@ -225,6 +226,19 @@ class Run:
         write_text_atomically(self._inside(folder / "verdicts.json"), judgement.model_dump_json(indent=2) + "\n")
         return folder
 
+    def write_report(self, name: str, data: ReportData, pages: dict[str, str]) -> None:
+        """Keep what a report shows beyond the judgement, and the report itself: file name -> text."""
+        folder = self.path / "judgements" / _checked_name(name)
+        for file, text in {"tables.json": data.model_dump_json() + "\n", **pages}.items():
+            write_text_atomically(self._inside(folder / file), text)
+
+    def report_data(self, name: str) -> ReportData:
+        """What a report shows beyond the judgement. Raises: RunError if it is absent or damaged."""
+        path = self.path / "judgements" / _checked_name(name) / "tables.json"
+        if not path.exists():
+            raise RunError(f"{path}: is absent; an earlier version judged. Judge again: onepolicy judge {self.path}")
+        return _read_json(path, ReportData)
+
     def judgement(self, name: str) -> Judgement:
         """A judgement that was kept. Raises: RunError if there is none of that name."""
         path = self.path / "judgements" / _checked_name(name) / "verdicts.json"
@@ -232,9 +246,18 @@ class Run:
             raise RunError(f"{self.path}: there is no judgement {name!r}. Make one with: onepolicy judge {self.path}")
         return _read_json(path, Judgement)
 
-    def writing(self, what: str) -> AbstractContextManager[None]:
-        """Hold the lock of one writer. Raises: RunError if another process holds it."""
-        return one_writer(self.path / f".writing-{what.replace('/', '-of-')}")
+    @contextmanager
+    def writing(self, what: str, *, shard: str = "1/1") -> Iterator[None]:
+        """Hold the lock of one writer; whoever does a shard shares it with the other shards only.
+
+        Raises: RunError if another process holds it.
+        """
+        lock = self.path / f".writing-{what}"
+        with (
+            one_writer(lock, shared=shard != "1/1"),
+            one_writer(lock.with_name(f"{lock.name}-{shard.replace('/', '-of-')}")),
+        ):
+            yield
 
     def _reading_path(self, name: str) -> Path:
         return self.path / "readings" / _checked_name(name)

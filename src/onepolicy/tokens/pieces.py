@@ -51,6 +51,10 @@ class Pieces:
         """[T] -> [T] texts."""
         return tuple(self.text_of(int(i)) for i in token_ids)
 
+    def joined(self, token_ids: IntArray) -> str:
+        """The text of the tokens together; bytes of half a character at either end are left out."""
+        return b"".join(self.bytes_of(int(i)) or b"" for i in token_ids).decode("utf-8", errors="ignore")
+
     def _from_vocabulary(self, token: str) -> bytes:
         if self._byte_level:
             alphabet = byte_alphabet()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import cast
 
 import numpy as np
@@ -11,7 +12,9 @@ import numpy.typing as npt
 
 from onepolicy.errors import AlignmentError, UsageError
 from onepolicy.judgement.limits import Limits
+from onepolicy.judgement.waive import applied
 from onepolicy.numerics.checks import CHECKS as NUMERIC_CHECKS
+from onepolicy.numerics.checks.metric_limits import metric_limits
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.numerics.pair import pair_up
 from onepolicy.records.parquet import ReadingBlock, RolloutBlock
@@ -66,6 +69,7 @@ def compare_readings(*, rollout: StoredReading, trainer: StoredReading, limits: 
         verdicts += recording_verdicts(side.run, measured) + scoring_verdicts(side.run, side.name)
     tokens = measure_tokens(rollout.run, trainer.run, trainer.name, rollouts=measured.rollouts)
     verdicts += judged_in_order(tokens, measured, limits)
+    verdicts = applied(verdicts, limits, today=date.today())
     names = (rollout.name, trainer.name)
     return conclude(verdicts, measured, run=str(rollout.run.path), readings=names, speller=Speller(None))
 
@@ -84,7 +88,8 @@ def compare_columns(*, rollout: Logprobs, trainer: Logprobs, labels: ColumnLabel
     block = _block(lengths, labels)
     digests = [digest_of_ids(np.array([row])) for row in range(len(lengths))]
     measured.add(pair_up(block, digests, _reading(block, p), _reading(block, q)))
-    verdicts = [check(measured, limits) for check in NUMERIC_CHECKS]
+    verdicts = [*(check(measured, limits) for check in NUMERIC_CHECKS), *metric_limits(measured, limits)]
+    verdicts = applied(verdicts, limits, today=date.today())
     return conclude(verdicts, measured, run="", readings=("rollout", "trainer"), speller=Speller(None))
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from onepolicy.errors import RunError, UsageError
 from onepolicy.judgement.decide import decide, sentence
 from onepolicy.judgement.limits import Limits
+from onepolicy.judgement.waive import applied
 from onepolicy.numerics.checks import CHECKS as NUMERIC_CHECKS
+from onepolicy.numerics.checks.metric_limits import metric_limits
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Judgement, Status, Verdict
+from onepolicy.report.html import html
+from onepolicy.report.junit import junit
 from onepolicy.tokens.checks import CHECKS as TOKEN_CHECKS
 from onepolicy.tokens.round_trip import TokenMeasurement
 from onepolicy.tokens.spell import Speller
@@ -21,7 +26,11 @@ from onepolicy.workflow.precision import explained_by_precision
 from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.record import ROLLOUT
 from onepolicy.workflow.score import TRAINER
+from onepolicy.workflow.tables import limit_options, report_data
 from onepolicy.workflow.whole import recording_verdicts, scoring_verdicts
+
+LIMITS = "limits.json"
+"""beside the judgement: the limits it was made with; JSON is YAML, so --limits takes it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,11 @@ def judge(path: Path, request: JudgeRequest | None = None, *, progress: Progress
     """
     request = request or JudgeRequest()
     run = Run.open(path)
-    judgement = judge_readings(run, request, progress=progress or Silent())
+    judgement, measured = _judged(run, request, progress or Silent())
+    limits = limit_options(request.limits, run.path / "judgements" / request.name / LIMITS)
+    data = report_data(run, (request.rollout, request.trainer), measured, limits)
+    pages = {"report.html": html(judgement, data), "junit.xml": junit(judgement)}
+    run.write_report(request.name, data, {**pages, LIMITS: request.limits.model_dump_json(indent=2) + "\n"})
     run.write_judgement(request.name, judgement)
     return judgement
 
@@ -58,8 +71,17 @@ def stored_judgement(path: Path, name: str) -> Judgement:
     return judgement
 
 
+def stored_html(path: Path, name: str) -> str:
+    """The report of a judgement that a run keeps, drawn anew. Raises: RunError as `stored_judgement` does."""
+    return html(stored_judgement(path, name), Run.open(path).report_data(name))
+
+
 def judge_readings(run: Run, request: JudgeRequest, *, progress: Progress) -> Judgement:
     """The judgement, without keeping it. Raises: UsageError if a reading is to be compared with itself."""
+    return _judged(run, request, progress)[0]
+
+
+def _judged(run: Run, request: JudgeRequest, progress: Progress) -> tuple[Judgement, Measurement]:
     if request.rollout == request.trainer:
         raise UsageError(
             f"{run.path}: the reading {request.rollout!r} would be compared with itself, which always passes. Name two "
@@ -73,19 +95,20 @@ def judge_readings(run: Run, request: JudgeRequest, *, progress: Progress) -> Ju
     verdicts = judged_in_order(tokens, measured, request.limits)
     if any(v.check == "mean_kl" and v.status is Status.FAIL for v in verdicts):
         verdicts = explained_by_precision(run, readings, measured, verdicts)
-    return conclude(
-        [*whole, *verdicts],
+    judgement = conclude(
+        applied([*whole, *verdicts], request.limits, today=date.today()),
         measured,
         run=str(run.path),
         readings=readings,
         speller=_speller(run, readings),
     )
+    return judgement, measured
 
 
 def judged_in_order(tokens: TokenMeasurement, measured: Measurement, limits: Limits) -> list[Verdict]:
     """Tokens first; if the two sides do not read the same text, numbers say nothing."""
     token_verdicts = [check(tokens) for check in TOKEN_CHECKS]
-    numeric = [check(measured, limits) for check in NUMERIC_CHECKS]
+    numeric = [*(check(measured, limits) for check in NUMERIC_CHECKS), *metric_limits(measured, limits)]
     if any(v.required and v.status is Status.FAIL for v in token_verdicts):
         numeric = [_without_meaning(verdict) for verdict in numeric]
     return token_verdicts + numeric

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from onepolicy.errors import RunError
+from onepolicy.numerics.buckets import Buckets, TokenClasses
 from onepolicy.numerics.hybrid import PairedTop, pair_top
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.numerics.pair import pair_up
@@ -15,6 +16,7 @@ from onepolicy.records.join import ReadingJoin, TopJoin, digests_of
 from onepolicy.records.parquet import RolloutBlock
 from onepolicy.records.rollout import Rollout
 from onepolicy.records.run import Run
+from onepolicy.tokens.classes import CLASSES, classes_in
 from onepolicy.tokens.round_trip import TokenMeasurement, measure_round_trip
 from onepolicy.workflow.progress import Progress
 from onepolicy.workflow.record import ROLLOUT
@@ -40,6 +42,7 @@ def measure(
         rollout_meaning=p_meaning,
         trainer_meaning=q_join.info.meaning,
         is_kl=_is_kl(rollout_run, rollout, p_join),
+        buckets=Buckets(classes=_token_classes((rollout_run, p_join), (trainer_run, q_join))),
     )
     seen: set[str] = set()
     progress.start(title, rollout_run.manifest.planned_rollouts)
@@ -52,6 +55,15 @@ def measure(
     p_join.finish()
     q_join.finish()
     return measured
+
+
+def _token_classes(*sides: tuple[Run, ReadingJoin]) -> TokenClasses:
+    """From the tokenizer of the first side that has one."""
+    for run, join in sides:
+        name = join.info.engine.tokenizer_hash
+        if name:
+            return TokenClasses(names=CLASSES, of_id=classes_in(run.tokenizer_file(name)))
+    return TokenClasses()
 
 
 def _is_kl(run: Run, name: str, join: ReadingJoin) -> bool:

@@ -69,7 +69,7 @@ def record_with(
         return _record_fixed(sampler, path, request, suite, resume=resume, progress=progress)
     plan = plan_samples(suite, request.protocol, budget=request.budget)
     run = Run.create(path, _manifest(request, suite, planned=len(plan)), resume=resume)
-    with run.writing(f"rollouts-{request.shard}"):
+    with run.writing("rollouts", shard=str(request.shard)):
         run.start_reading(_rollout_reading(run, sampler, request))
         done = set(run.rollout_ids())
         progress.start("sampling", len(plan[:: request.shard.count]))
@@ -224,7 +224,7 @@ def _record_fixed(
     rollouts = [_fixed_rollout(sampler, sequence, request) for sequence in suite.sequences]
     rollouts = rollouts[: within_budget([int(r.loss_mask.sum()) for r in rollouts], request.budget)]
     run = Run.create(path, _manifest(request, suite, planned=len(rollouts)), resume=resume)
-    with run.writing(f"rollouts-{request.shard}"):
+    with run.writing("rollouts", shard=str(request.shard)):
         done = set(run.rollout_ids())
         progress.start("encoding", len(rollouts))
         for batch in batches(rollouts, _FIXED_PART, request.shard):

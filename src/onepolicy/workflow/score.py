@@ -66,7 +66,7 @@ def score_with(engine: Engine, run: Run, request: ScoreRequest, *, progress: Pro
             f"{request.engine}: {request.engine.engine} can only be a rollout side for now; it cannot score."
         )
     reading = _reading_request(run, request)
-    with run.writing(f"{request.name}-{request.shard}"):
+    with run.writing(request.name, shard=str(request.shard)):
         _start(engine, run, request, reading)
         done = run.reading_digests(request.name)
         if done and not request.resume and not request.shard.count > 1:

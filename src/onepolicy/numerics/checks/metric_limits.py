@@ -1,0 +1,38 @@
+"""Limits on any row of the table of metrics."""
+
+from __future__ import annotations
+
+from onepolicy.errors import UsageError
+from onepolicy.judgement.limits import Limits, MetricLimit
+from onepolicy.numerics.measurement import Measurement
+from onepolicy.numerics.table import REDUCTIONS
+from onepolicy.records.verdict import Status, Verdict
+
+
+def metric_limits(measured: Measurement, limits: Limits) -> list[Verdict]:
+    """One verdict for each limit under `metrics`; unknown if the metric has no value or the meanings differ.
+
+    Raises: UsageError for a name that is no metric.
+    """
+    return [_held(name, limit, measured) for name, limit in limits.metrics.items()]
+
+
+def _held(name: str, limit: MetricLimit, measured: Measurement) -> Verdict:
+    if name not in REDUCTIONS:
+        raise UsageError(f"the limits name the metric {name!r}, which there is not. Metrics: {', '.join(REDUCTIONS)}.")
+    unit, what, reduce = REDUCTIONS[name]
+    value = reduce(measured)
+    bound, word = (limit.at_most, "at most") if limit.at_most is not None else (limit.at_least, "at least")
+    assert bound is not None
+    known = value == value and measured.same_meaning  # noqa: PLR0124 - NaN is not itself
+    within = value <= bound if limit.at_most is not None else value >= bound
+    return Verdict(
+        check=f"metrics.{name}",
+        status=(Status.PASS if within else Status.FAIL) if known else Status.UNKNOWN,
+        required=limit.required,
+        quantity=name,
+        value=value if known else None,
+        limit=bound,
+        unit=unit,
+        message=f"{what}: {value:.3g}, {word} {bound:g} is asked for." if known else f"{what}: there is no value.",
+    )
