@@ -4,9 +4,9 @@
 
 Transformers bfloat16 is the rollout policy, float32 the trainer; both full distributions are at hand. Completions are
 sampled once; then, at every position, tokens are drawn from the rollout distribution, so that the sampling error is
-small and a bias would show. Prints each estimator's mean with its error over prompts, as a share of the exact KL, and its
-coefficient of variation per token. Exit status 1 if an unbiased one is off by more than 3 errors, or the bucket bound
-exceeds the truth.
+small and a bias would show. Prints each estimator's mean with its error over prompts, as a share of the exact KL, and
+its coefficient of variation per token. Exit status 1 if an unbiased one is off by more than 3 errors, or the bucket
+bound exceeds the truth.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from onepolicy.cli.app import COMMANDS, app
 from onepolicy.integrations import ENGINES, options_of
 from onepolicy.numerics.native import reconcile_page
 from onepolicy.numerics.table import REDUCTIONS
+from onepolicy.records.verdict import Judgement
 
 HERE = Path(__file__).parent
 SETTINGS: dict[str, Any] = {"terminal_width": 80, "max_content_width": 80, "help_option_names": ["-h", "--help"]}
@@ -117,11 +119,22 @@ def engines_page() -> str:
     return "\n".join(parts)
 
 
+def schema_page() -> str:
+    """The JSON schema of a judgement."""
+    return json.dumps(Judgement.model_json_schema(), indent=2) + "\n"
+
+
 def _default(value: object) -> str:
     return "-" if value is None or value == "" else f"`{value}`"
 
 
-PAGES = {"metrics.md": metrics_page, "cli.md": cli_page, "engines.md": engines_page, "reconcile.md": reconcile_page}
+PAGES = {
+    "metrics.md": metrics_page,
+    "cli.md": cli_page,
+    "engines.md": engines_page,
+    "reconcile.md": reconcile_page,
+    "judgement.schema.json": schema_page,
+}
 
 
 def _cell(text: str) -> str:

@@ -48,7 +48,8 @@ def everything(result):
     plain = {
         field.name: getattr(result, field.name)
         for field in dataclasses.fields(result)
-        if field.name not in ("totals", "clusters", "by_kl", "by_token", "sums", "invalid", "zeros", "native")
+        if field.name
+        not in ("totals", "clusters", "by_kl", "by_token", "sums", "invalid", "zeros", "native", "buckets", "sample")
     }
     plain["rollout_states"], plain["trainer_states"] = (
         plain["rollout_states"].tolist(),
@@ -60,6 +61,8 @@ def everything(result):
         places = getattr(result, name)
         plain[name] = (places.rollouts, [(place.rollout_id, place.position) for place in places.first])
     plain["histogram"] = result.totals.histogram.tolist()
+    plain["buckets"] = (result.buckets.histogram(), result.buckets.equal, result.buckets.outside_clip)
+    plain["sample"] = (result.sample.keys.tolist(), result.sample.rollout.tolist(), result.sample.trainer.tolist())
     plain["clusters"] = (len(result.clusters), result.clusters.duplicates)
     return plain
 

@@ -50,3 +50,8 @@ def test_a_chart_is_well_formed_and_says_what_it_is(drawing):
 def test_a_chart_has_a_dot_for_every_point():
     drawing = str(scatter(Points(rollout=(-1.0, -2.0, -3.0), trainer=(-1.0, -2.0, -3.0))))
     assert drawing.count("h0") == 3
+
+
+def test_a_bucket_without_a_difference_says_so_instead_of_standing_at_the_end_of_the_axis():
+    drawing = str(by_bucket("position", (bucket(name="zero", mean=0.0, largest=0.0), bucket(name="one"))))
+    assert (drawing.count("equal"), drawing.count('class="range"')) == (1, 1)

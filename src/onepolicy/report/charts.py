@@ -117,9 +117,12 @@ def by_bucket(name: str, buckets: Sequence[Bucket]) -> Markup:
 
 
 def _bucket_row(x: Scale, y: float, bucket: Bucket) -> str:
+    name = f'<text x="{x.start - 8:g}" y="{y + 4:g}" text-anchor="end">{escape(bucket.name)}</text>'
+    if bucket.max_abs_d == 0:
+        return name + _text(x.start + 6, y + 4, "equal")  # a logarithmic axis has no zero
     mean, largest = x.at(bucket.mean_abs_d), x.at(bucket.max_abs_d)
     return (
-        f'<text x="{x.start - 8:g}" y="{y + 4:g}" text-anchor="end">{escape(bucket.name)}</text>'
+        f"{name}"
         f'<path class="range" d="M{mean:g} {y:g}H{largest:g}"/>'
         f'<circle class="mean" cx="{mean:g}" cy="{y:g}" r="4.5"/>'
         f'<path class="max" d="{_diamond(largest, y)}"/>'

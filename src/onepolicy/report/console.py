@@ -38,7 +38,7 @@ def show(judgement: Judgement, console: Console) -> None:
     if judgement.worst_rollouts and judgement.status is not Status.PASS:
         parts += [Text(), worst_tokens(judgement.worst_rollouts[:_WORST_SHOWN])]
     if judgement.run:
-        parts += [Text(), Text(f"run {visible(judgement.run)}", style="dim")]
+        parts += [Text(), Text(f"run {visible(judgement.run)}; report in its judgements/", style="dim")]
     console.print(Group(*parts))
 
 

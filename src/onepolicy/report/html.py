@@ -25,6 +25,8 @@ SHOWN_POINTS = 50
 _WORST_TOKENS = 5
 _REACHABLE = 3
 _MOST_ROWS = 200
+_SAME_THING = ("same_ids", "same_text", "meaning")
+"""checks without which numbers of the two sides are not about one thing"""
 _DRAWN = ("position", "confidence")
 _ICONS = {Status.PASS: "✓", Status.FAIL: "✗", Status.UNKNOWN: "?"}
 
@@ -98,13 +100,21 @@ def why_it_matters(judgement: Judgement, data: ReportData) -> tuple[str, ...]:
     tokens = judgement.counts.get("tokens_compared", 0)
     if not tokens:
         return ("No token has a logprob on both sides, so nothing is known about the importance ratio.",)
+    other = [
+        v.check for v in judgement.verdicts if v.check in _SAME_THING and v.required and v.status is not Status.PASS
+    ]
+    if other:
+        return (
+            f"The two sides do not speak about the same thing ({', '.join(other)}), so the importance ratio that a "
+            "trainer forms from these numbers means nothing, and neither do the charts below.",
+        )
     median, largest = judgement.metrics.get("abs_d_p50", 0.0), judgement.metrics.get("max_abs_d", 0.0)
     ratio = (
         "Training weighs every sampled token by the importance ratio, trainer probability over rollout probability, "
         "which is 1 as long as both engines are the same policy. "
         f"Here half of the tokens are off by {_off(median)} or less, and the worst is off by {_off(largest)}."
     )
-    return (ratio, _clipping(data.outside_clip, tokens))
+    return (ratio, _clipping(data.outside_clip, tokens, judgement.status))
 
 
 def next_steps(judgement: Judgement) -> list[str]:
@@ -127,8 +137,10 @@ def _names_of(verdicts: Sequence[Verdict], status: Status) -> str:
 def charts(data: ReportData) -> list[Chart]:
     """Those for which there is something to draw."""
     found = [_scatter_chart(data.points)] if data.points.rollout else []
-    found += [_bucket_chart(table) for table in data.buckets if table.axis in _DRAWN and not table.is_tag]
-    return [*found, _histogram_chart(data)] if data.histogram else found
+    if not data.histogram:
+        return found  # every token is equal on both sides
+    drawn = [_bucket_chart(table) for table in data.buckets if table.axis in _DRAWN and not table.is_tag]
+    return [*found, *drawn, _histogram_chart(data)]
 
 
 def tokens_of(rollout: ShownRollout) -> list[Token]:
@@ -211,12 +223,10 @@ def _off(abs_d: float) -> str:
     return f"a factor of {math.exp(min(abs_d, 700)):.3g}"
 
 
-def _clipping(outside: int, tokens: int) -> str:
+def _clipping(outside: int, tokens: int, status: Status) -> str:
     if not outside:
-        return (
-            "PPO's usual clip to 0.8 to 1.2 would touch none of them before the first update, so what it clips later "
-            "is learning and not the engines."
-        )
+        none = f"PPO's usual clip to 0.8 to 1.2 would touch none of these {tokens:,} tokens before the first update"
+        return f"{none}, so what it clips later is learning." if status is Status.PASS else f"{none}."
     return (
         f"PPO's usual clip to 0.8 to 1.2 would already touch {outside:,} of {tokens:,} tokens "
         f"({share(outside, tokens)}) before the first update, and may cut their gradients although nothing was learnt."

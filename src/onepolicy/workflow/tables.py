@@ -87,7 +87,8 @@ def shown_rollout(detail: RolloutDetail, pieces: Pieces | None) -> ShownRollout:
 
 
 def _worst(measured: Measurement) -> list[RolloutDetail]:
-    found = {detail.rollout_id: detail for detail in [*measured.worst_by_token, *measured.worst_by_kl]}
+    both = [*measured.worst_by_token, *measured.worst_by_kl]
+    found = {detail.rollout_id: detail for detail in both if detail.max_abs_d > 0}
     return list(found.values())
 
 
