@@ -76,6 +76,8 @@ def test_the_trainer_in_the_rollouts_precision_tells_whether_precision_accounts_
     judged = judgement(done)
     assert done.returncode == 1
     assert "accounts for it" in verdict(judged, "precision_alone")["message"]
+    loose = run("judge", "run", "--limits", "bf16", "--json", cwd=tmp_path)
+    assert loose.returncode == 0, judgement(loose)["sentence"]
 
 
 def test_a_fixed_suite_is_judged_on_its_tokens(tmp_path: Path) -> None:

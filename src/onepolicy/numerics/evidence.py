@@ -10,6 +10,7 @@ import numpy as np
 
 from onepolicy.numerics.pair import Pair, per_rollout
 from onepolicy.records.tokens import BoolArray, Float32, Float64, IntArray, TokenState
+from onepolicy.records.verdict import Evidence
 
 KEPT = 5
 ZERO_CONTRADICTION = -1e-4
@@ -24,6 +25,12 @@ class Place:
     position: int
     rollout_logprob: float
     trainer_logprob: float
+
+    @property
+    def evidence(self) -> Evidence:
+        """The place with what both sides say there."""
+        note = f"rollout {self.rollout_logprob:.4g}, trainer {self.trainer_logprob:.4g}"
+        return Evidence(rollout_id=self.rollout_id, position=self.position, note=note)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +79,17 @@ class RolloutDetail:
     mean_k3: float
     sum_d: float
     max_abs_d: float
+
+    @property
+    def worst_place(self) -> Place:
+        """The token with the largest |d|."""
+        worst = self.worst
+        return Place(
+            rollout_id=self.rollout_id,
+            position=int(self.positions[worst]),
+            rollout_logprob=float(self.rollout_logprobs[worst]),
+            trainer_logprob=float(self.trainer_logprobs[worst]),
+        )
 
     @property
     def worst(self) -> int:

@@ -22,7 +22,8 @@ from onepolicy.records.parquet import (
     top_rows,
 )
 from onepolicy.records.reading import TopLists
-from onepolicy.records.run import Run, open_parquet, read_row_group
+from onepolicy.records.run import Run
+from onepolicy.records.stored import open_parquet, read_row_group
 from onepolicy.records.tokens import Float32, IntArray, StateArray, TokenState, digest_of_ids
 
 _KEPT_ROW_GROUPS = 6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import ValidationError
 
 from onepolicy.errors import RunError, UsageError
 from onepolicy.records.files import (
@@ -38,16 +35,13 @@ from onepolicy.records.parquet import (
     top_table,
     write_parquet,
 )
-from onepolicy.records.protocol import Strict
 from onepolicy.records.reading import ReadingInfo, ReadingRow
 from onepolicy.records.rollout import Rollout, Span
+from onepolicy.records.stored import column_index, open_parquet, raw_json, read_json, read_row_group
 from onepolicy.records.tables import ReportData
 from onepolicy.records.verdict import Judgement
 
-StrictT = TypeVar("StrictT", bound=Strict)
-
-_DAMAGE = (pa.ArrowException, OSError, ValueError)
-"""what pyarrow raises for a damaged file; the last is a name that is no UTF-8"""
+RowT = TypeVar("RowT")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
@@ -159,7 +153,7 @@ class Run:
         if not path.exists():
             names = ", ".join(self.reading_names()) or "none"
             raise RunError(f"{self.path}: there is no reading {name!r}. The run has: {names}.")
-        info = _read_json(path, ReadingInfo)
+        info = read_json(path, ReadingInfo)
         if info.name != name:
             raise RunError(
                 f"{path}: is of a reading {info.name!r}. The folder was copied or renamed; a reading is the work of an "
@@ -191,7 +185,7 @@ class Run:
         total = 0
         for path in sorted((self.path / "rollouts").glob("part-*.parquet")):
             with open_parquet(path, ROLLOUT_SCHEMA) as file:
-                column = _column_index(file, "token_ids")
+                column = column_index(file, "token_ids")
                 total += sum(file.metadata.row_group(g).column(column).num_values for g in range(file.num_row_groups))
         return total
 
@@ -237,14 +231,14 @@ class Run:
         path = self.path / "judgements" / _checked_name(name) / "tables.json"
         if not path.exists():
             raise RunError(f"{path}: is absent; an earlier version judged. Judge again: onepolicy judge {self.path}")
-        return _read_json(path, ReportData)
+        return read_json(path, ReportData)
 
     def judgement(self, name: str) -> Judgement:
         """A judgement that was kept. Raises: RunError if there is none of that name."""
         path = self.path / "judgements" / _checked_name(name) / "verdicts.json"
         if not path.exists():
             raise RunError(f"{self.path}: there is no judgement {name!r}. Make one with: onepolicy judge {self.path}")
-        return _read_json(path, Judgement)
+        return read_json(path, Judgement)
 
     @contextmanager
     def writing(self, what: str, *, shard: str = "1/1") -> Iterator[None]:
@@ -289,46 +283,9 @@ class Run:
                     yield path, read_row_group(path, file, group, columns)
 
 
-def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
-    """Open a part and hold its columns against the schema. Raises: RunError if it is damaged or foreign."""
-    try:
-        file = pq.ParquetFile(path, memory_map=True, pre_buffer=False, page_checksum_verification=True)
-        found = {field.name: field.type for field in file.schema_arrow}
-    except _DAMAGE as error:
-        raise RunError(
-            f"{path}: cannot be read as Parquet ({_one_line(error)}). The file is cut off or not a part of a run; "
-            "delete it and run the command that wrote it again with --resume."
-        ) from error
-    for field in schema:
-        if found.get(field.name) != field.type:
-            have = ", ".join(f"{name}: {kind}" for name, kind in found.items())
-            file.close()
-            raise RunError(
-                f"{path}: a part of a run needs the column {field.name!r} of type {field.type}; this file has {have}."
-            )
-    return file
-
-
-def read_row_group(path: Path, file: pq.ParquetFile, group: int, columns: list[str] | None) -> pa.Table:
-    """One row group. Raises: RunError if its bytes are damaged."""
-    try:
-        table = file.read_row_group(group, columns=columns, use_threads=False)
-        table.validate(full=True)  # offsets in order, and texts in UTF-8
-        return table
-    except _DAMAGE as error:
-        raise RunError(
-            f"{path}: row group {group} is damaged ({_one_line(error)}). Delete the file and run the command that "
-            "wrote it again with --resume."
-        ) from error
-
-
 def _is_unused(path: Path) -> bool:
     """A folder that is empty, but for what a process leaves that was killed, or has not yet written its manifest."""
     return path.is_dir() and all(is_temporary(file) for file in path.iterdir())
-
-
-def _column_index(file: pq.ParquetFile, name: str) -> int:
-    return next(i for i in range(len(file.schema)) if file.schema.column(i).path.split(".")[0] == name)
 
 
 def _check_same_reading(path: Path, found: ReadingInfo, asked: ReadingInfo) -> None:
@@ -346,7 +303,7 @@ def _check_same_reading(path: Path, found: ReadingInfo, asked: ReadingInfo) -> N
         )
 
 
-def _named(path: Path, rows: Iterator[StrictT] | Iterator[Rollout] | Iterator[RolloutBlock]) -> Iterator:  # type: ignore[type-arg]
+def _named(path: Path, rows: Iterator[RowT]) -> Iterator[RowT]:
     try:
         yield from rows
     except RunError as error:
@@ -378,32 +335,10 @@ def _read_manifest(path: Path) -> Manifest:
     with disk_errors(path):
         if not file.exists():
             raise RunError(f"{path}: no run here (manifest.json is absent). Record one with: onepolicy record")
-    version = _raw_json(file).get("format_version")
+    version = raw_json(file).get("format_version")
     if version != FORMAT_VERSION:
         raise RunError(
             f"{file}: the run has format version {version!r}; this onepolicy reads version {FORMAT_VERSION}. "
             "Read it with the onepolicy that wrote it, or a later one."
         )
-    return _read_json(file, Manifest)
-
-
-def _raw_json(path: Path) -> dict[str, object]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise RunError(f"{path}: is not JSON ({_one_line(error)}). The file is damaged.") from error
-    if not isinstance(content, dict):
-        raise RunError(f"{path}: holds no JSON object. The file is damaged.")
-    return content
-
-
-def _read_json(path: Path, model: type[StrictT]) -> StrictT:
-    try:
-        return model.model_validate(_raw_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RunError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}. The file is damaged.") from error
-
-
-def _one_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    return read_json(file, Manifest)

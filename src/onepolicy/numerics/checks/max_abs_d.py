@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.measurement import Measurement
-from onepolicy.records.verdict import Evidence, Status, Verdict
+from onepolicy.records.verdict import Status, Verdict
 
 
 def max_abs_d(measured: Measurement, limits: Limits) -> Verdict:
@@ -29,14 +29,7 @@ def max_abs_d(measured: Measurement, limits: Limits) -> Verdict:
             f"limit {limits.max_abs_d:g}."
         ),
         evidence=tuple(
-            Evidence(
-                rollout_id=detail.rollout_id,
-                position=int(detail.positions[detail.worst]),
-                note=(
-                    f"rollout {detail.rollout_logprobs[detail.worst]:.4g}, "
-                    f"trainer {detail.trainer_logprobs[detail.worst]:.4g}"
-                ),
-            )
+            detail.worst_place.evidence
             for detail in measured.worst_by_token
             if not bad or detail.max_abs_d > limits.max_abs_d
         ),

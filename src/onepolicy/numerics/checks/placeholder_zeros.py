@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.measurement import Measurement
-from onepolicy.records.verdict import Evidence, Status, Verdict
+from onepolicy.records.verdict import Status, Verdict
 
 
 def placeholder_zeros(measured: Measurement, limits: Limits) -> Verdict:
@@ -42,12 +42,5 @@ def placeholder_zeros(measured: Measurement, limits: Limits) -> Verdict:
             f"the first is rollout {first.rollout_id} at position {first.position} (rollout {first.rollout_logprob:g}, "
             f"trainer {first.trainer_logprob:g}). A 0.0 is often a filled-in placeholder; mark such places absent."
         ),
-        evidence=tuple(
-            Evidence(
-                rollout_id=place.rollout_id,
-                position=place.position,
-                note=f"rollout {place.rollout_logprob:g}, trainer {place.trainer_logprob:g}",
-            )
-            for place in measured.zeros.first
-        ),
+        evidence=tuple(place.evidence for place in measured.zeros.first),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.tokens import TokenState
-from onepolicy.records.verdict import Evidence, Status, Verdict
+from onepolicy.records.verdict import Status, Verdict
 
 
 def valid_logprobs(measured: Measurement, limits: Limits) -> Verdict:
@@ -34,12 +34,5 @@ def valid_logprobs(measured: Measurement, limits: Limits) -> Verdict:
             f"(NaN, infinite, a sentinel such as -9999, or positive); the first is in rollout {first.rollout_id} at "
             f"position {first.position}. Look at what the engine returns there."
         ),
-        evidence=tuple(
-            Evidence(
-                rollout_id=place.rollout_id,
-                position=place.position,
-                note=f"rollout {place.rollout_logprob:g}, trainer {place.trainer_logprob:g}",
-            )
-            for place in measured.invalid.first
-        ),
+        evidence=tuple(place.evidence for place in measured.invalid.first),
     )
