@@ -71,7 +71,7 @@ def test_the_trainer_in_the_rollouts_precision_tells_whether_precision_accounts_
     bfloat16 = "transformers:smollm2?dtype=bfloat16"
     done = run(
         "check", "--rollout", bfloat16, "--trainer", FLOAT32, "--also", bfloat16, "--run", "run", "--json",
-        "--budget", "1024", cwd=tmp_path,
+        "--budget", "1536", cwd=tmp_path,
     )  # fmt: skip
     judged = judgement(done)
     assert done.returncode == 1
