@@ -63,9 +63,10 @@ class Run:
         Raises: RunError if the folder holds something else, or a run and `resume` is not given.
         """
         with disk_errors(path):
+            used = path.exists() and not _is_unused(path)  # before the manifest: another shard may just be writing it
             if (path / "manifest.json").exists():
                 return cls._continue(path, manifest, resume=resume)
-            if path.exists() and not _is_unused(path):
+            if used:
                 raise RunError(f"{path}: exists and is no run of onepolicy. Give another folder with --run.")
         run = cls(path, manifest)
         run._write_manifest()
