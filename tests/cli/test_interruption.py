@@ -163,9 +163,11 @@ def test_a_second_writer_is_told_to_wait_or_to_take_a_shard(tmp_path, process, c
 def test_two_shards_in_two_processes_give_the_run_of_one(tmp_path, process, cli, unbroken):
     run = tmp_path / "run"
     shards = [process(*record_command(run, SHORT), "--shard", f"{i}/2", "--resume") for i in (1, 2)]
-    assert [shard.end().status for shard in shards] == [0, 0]
+    ended = [shard.end() for shard in shards]
+    assert [one.status for one in ended] == [0, 0], ended
     shards = [process("score", run, "--engine", TRAINER, "--shard", f"{i}/2") for i in (1, 2)]
-    assert [shard.end().status for shard in shards] == [0, 0]
+    ended = [shard.end() for shard in shards]
+    assert [one.status for one in ended] == [0, 0], ended
     assert cli("judge", run).status == 0
     assert parts_of(run) == parts_of(unbroken[SHORT])
     assert contents(run).keys() == contents(unbroken[SHORT]).keys()

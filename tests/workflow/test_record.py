@@ -9,10 +9,12 @@ from onepolicy.engines.spec import parse_spec
 from onepolicy.errors import AlignmentError, EngineError, RunError
 from onepolicy.integrations.fake.engine import FakeEngine
 from onepolicy.integrations.fake.options import FakeOptions
+from onepolicy.records import run as run_module
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.run import Run
 from onepolicy.records.tokens import TokenState
 from onepolicy.suites import load_suite
+from onepolicy.workflow.plan import Shard
 from onepolicy.workflow.progress import Silent
 from onepolicy.workflow.record import RecordRequest, record, record_with
 
@@ -74,3 +76,20 @@ def test_a_whole_and_a_shard_of_it_are_not_written_at_once(tmp_path):
         run.writing("rollouts", shard="1/2"),
     ):
         pass
+
+
+def test_a_run_that_another_shard_starts_in_this_very_moment_is_gone_on_with(tmp_path, monkeypatch):
+    """The manifest may appear between looking for it and looking at what else the folder holds."""
+    request, looked = RecordRequest(engine=parse_spec("fake:m"), budget=640, shard=Shard(index=0, count=2)), []
+    is_unused = run_module._is_unused
+
+    def looks_while_another_starts(path):
+        if not looked:
+            looked.append(path)
+            record(path, replace(request, shard=Shard(index=1, count=2)), resume=True)
+        return is_unused(path)
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(run_module, "_is_unused", looks_while_another_starts)
+    run = record(tmp_path / "run", request, resume=True)
+    assert run.manifest.status == "complete"
