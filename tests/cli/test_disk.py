@@ -70,3 +70,23 @@ def test_a_folder_without_the_right_to_write_is_an_error(tmp_path, cli):
     tmp_path.chmod(0o700)
     assert ended.status == 2
     assert "Permission denied" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/x/list"), "/x/list: Permission denied. Check that it is there"),
+        (PermissionError(13, "Permission denied", b"/x/list"), "/x/list: Permission denied."),
+        (OSError(28, "No space left on device"), "the result could not be written (No space left on device)"),
+        (OSError("odd"), "the result could not be written (odd)"),
+    ],
+)
+def test_an_error_of_the_system_names_its_file_or_else_stdout(cli, monkeypatch, error, said):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr("onepolicy.cli.app.app.main", fails)
+    ended = cli("probe", "fake:m")
+    assert ended.status == 2
+    assert said in ended.err
+    assert "Traceback" not in ended.err

@@ -11,7 +11,7 @@ def test_the_defaults_stay():
         "mean_kl": 1e-4,
         "max_abs_d": 0.5,
         "worst_rollout_kl": 1e-2,
-        "outlier_rate": 0.15,
+        "outlier_rate": 0.25,
         "coverage": 0.99,
         "rollout_coverage": 0.95,
     }

@@ -49,6 +49,8 @@ def test_an_empty_file_is_the_defaults(tmp_path):
         ("mean_kl: -1", "mean_kl = -1"),
         ("mean_kl: .inf", "mean_kl = inf"),
         ("mean_kl: [", "is no YAML"),
+        ("mean_kl: 1e-3\nmean_kl: 2e-3", "the key 'mean_kl' stands twice"),
+        ("waivers: [{check: mean_kl, reason: x, until: 2026-13-41}]", "is no YAML"),
         ("- mean_kl", "limits are a YAML mapping"),
         ("metrics: {k3: {}}", "say either at_most or at_least"),
         ("metrics: {k3: {at_most: 1, at_least: 0}}", "say either at_most or at_least"),

@@ -72,3 +72,13 @@ def test_a_prompt_without_a_compared_token_is_no_cluster_of_the_estimate(rollout
 
 def test_nothing_has_no_value():
     assert math.isnan(Clusters().gate().value)
+
+
+def test_what_is_no_evidence_is_no_prompt_group(rollout, pair):
+    """Prompts whose completions are empty, or the same sequence as before, must not make outliers look rarer."""
+    clusters = Clusters()
+    rows = [rollout([-1.0], [-1.0], name="a", digest="same")]
+    rows += [rollout([-1.0], [-1.0], name=f"copy-{i}", prompt=f"p-{i}", digest="same") for i in range(5)]
+    rows += [rollout([], [], name=f"empty-{i}", prompt=f"e-{i}") for i in range(5)]
+    clusters.add(pair(rows), np.zeros(len(rows)))
+    assert len(clusters) == clusters.gate().clusters == 1

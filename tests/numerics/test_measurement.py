@@ -49,7 +49,19 @@ def everything(result):
         field.name: getattr(result, field.name)
         for field in dataclasses.fields(result)
         if field.name
-        not in ("totals", "clusters", "by_kl", "by_token", "sums", "invalid", "zeros", "native", "buckets", "sample")
+        not in (
+            "totals",
+            "clusters",
+            "by_kl",
+            "by_token",
+            "sums",
+            "invalid",
+            "zeros",
+            "native",
+            "buckets",
+            "sample",
+            "lags",
+        )
     }
     plain["rollout_states"], plain["trainer_states"] = (
         plain["rollout_states"].tolist(),
@@ -63,6 +75,7 @@ def everything(result):
     plain["histogram"] = result.totals.histogram.tolist()
     plain["buckets"] = (result.buckets.histogram(), result.buckets.equal, result.buckets.outside_clip)
     plain["sample"] = (result.sample.keys.tolist(), result.sample.rollout.tolist(), result.sample.trainer.tolist())
+    plain["lags"] = (result.lags.rollouts, result.lags.values.count.tolist(), result.lags.rows.count.tolist())
     plain["clusters"] = (len(result.clusters), result.clusters.duplicates)
     return plain
 

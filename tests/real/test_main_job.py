@@ -57,14 +57,9 @@ def test_four_bit_rollouts_of_llama_cpp_fail_against_the_de_quantised_trainer(tm
     assert done.returncode == 1, judged["sentence"]
     assert 0.03 < judged["metrics"]["mean_abs_d"] < 0.12
     assert "The smallest limit that this check would pass is" in verdict(judged, "mean_kl")["message"]
-    for language in ("zh", "ja"):
-        counts = judged["coverage_by_language"][language]
-        assert 0 < counts["absent"] < counts["compared"]
-    assert judged["coverage_by_language"]["en"]["absent"] <= 0.02 * judged["coverage_by_language"]["en"]["compared"]
-    assert judged["counts"]["rollout_absent"] > 0
-    coverage = verdict(judged, "coverage")
-    assert coverage["status"] == "unknown"
-    assert coverage["evidence"]
+    assert {"zh", "ja"} <= judged["coverage_by_language"].keys(), "text whose tokens end inside characters"
+    assert judged["counts"].get("rollout_absent", 0) == 0
+    assert verdict(judged, "coverage")["status"] == "pass"
 
 
 def test_the_trainer_in_the_rollouts_precision_tells_whether_precision_accounts_for_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from onepolicy.records.tables import Points, ReportData
+from onepolicy.records.token_breaks import ShownBreak, ShownPiece
 from onepolicy.records.verdict import Status
 from onepolicy.report.html import charts, html, next_steps, side_by_side, style_of, tokens_of, why_it_matters
 
@@ -156,3 +157,51 @@ def test_two_equal_sides_are_said_to_be_equal_and_not_drawn_as_if_they_differed(
     data = tables().model_copy(update={"histogram": (), "worst": (), "equal": 8})
     assert [chart.title for chart in charts(data)] == ["Rollout against trainer logprob"]
     assert "Nowhere: each of the 8 tokens" in Page(html(passed, data)).text
+
+
+def broken(*texts, way="ids", rollout="r-1", **changes):
+    pieces = tuple(
+        ShownPiece(id=i if way == "ids" else None, text=t, bytes=t.encode().hex(" ")) for i, t in enumerate(texts)
+    )
+    usual = {
+        "rollout": rollout,
+        "way": way,
+        "counts": "tokens" if way == "ids" else "characters",
+        "position": 17,
+        "cause": "another valid segmentation",
+        "seen": "'the' is 2 tokens sampled and 1 encoded",
+        "advice": "Train on the sampled ids.",
+        "first": pieces,
+        "second": pieces[:1],
+        "shifted": 0.25,
+    }
+    return ShownBreak(**(usual | changes))
+
+
+def test_tokens_that_do_not_come_back_are_shown_with_both_spellings_and_their_bytes(failed, tables):
+    text = Page(html(failed, tables(token_breaks=(broken("th", "e"),)))).text
+    assert "Tokens that do not come back" in text
+    assert "r-1 at token 17 ids -> text -> ids" in text
+    assert "another valid segmentation: 'the' is 2 tokens sampled and 1 encoded" in text
+    assert "sampled th | e 74 68 | 65" in text
+    assert "encoded th 74 68" in text
+
+
+def test_a_text_that_does_not_come_back_counts_characters_and_nothing_is_said_to_be_nothing(failed, tables):
+    one = broken("é", way="text", second=(), seen="")
+    text = Page(html(failed, tables(token_breaks=(one,)))).text
+    assert "r-1 at character 17 text -> ids -> text" in text
+    assert "before é c3 a9 after (nothing)" in text
+
+
+def test_without_a_break_there_is_no_such_section(failed, tables):
+    assert "do not come back" not in Page(html(failed, tables())).text
+
+
+def test_text_in_a_break_stays_text(failed, tables):
+    one = broken(HOSTILE, "\x1b[2J\u202e", rollout=HOSTILE, cause=HOSTILE, seen=HOSTILE, advice=HOSTILE)
+    text = html(failed, tables(token_breaks=(one,)))
+    page = Page(text)
+    assert not {"script", "img", "b"} & set(page.tags)
+    assert page.text.count(HOSTILE) >= 5
+    assert not re.search("[\x00\x1b\u202e\ud800]", text)

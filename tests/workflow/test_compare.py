@@ -7,7 +7,7 @@ from onepolicy.errors import AlignmentError, ForeignReadingError, NotTheSamePoli
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Judgement, Status
 
-ROWS, WIDTH = 20, 30
+ROWS, WIDTH = 24, 30
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_value_that_is_no_logprob_fails_and_is_never_dropped(value, columns):
 
 def test_samples_of_one_prompt_are_one_independent_unit(columns):
     rollout, trainer, _ = columns
-    by_four = np.arange(ROWS) // 4
+    by_four = np.arange(ROWS) // 5
     judgement = onepolicy.compare(rollout=list(rollout), trainer=list(trainer), prompt_ids=by_four)
     assert judgement.status is Status.UNKNOWN
     assert judgement.counts["prompt_groups"] == 5
@@ -107,19 +107,19 @@ def wrong_requests():
     q = {"trainer": p}
     return {
         "no mask": ({"rollout": p, **q}, UsageError, "say with `mask`"),
-        "three dimensions": ({"rollout": p[None], "trainer": p[None]}, UsageError, r"the shape \(1, 20, 30\)"),
-        "mask of other shape": ({"rollout": p, **q, "mask": mask[:, 1:]}, AlignmentError, r"the mask \(20, 29\)"),
+        "three dimensions": ({"rollout": p[None], "trainer": p[None]}, UsageError, r"the shape \(1, 24, 30\)"),
+        "mask of other shape": ({"rollout": p, **q, "mask": mask[:, 1:]}, AlignmentError, r"the mask \(24, 29\)"),
         "additive mask": ({"rollout": p, **q, "mask": np.where(p < -2, 0, -np.inf)}, UsageError, "other than 0 and 1"),
         "mask beside a list": ({"rollout": rows, "trainer": rows, "mask": mask}, UsageError, "`mask` goes with"),
         "mask beside [N]": ({"rollout": flat, "trainer": flat, "mask": mask}, UsageError, "`mask` goes with"),
         "lengths beside [B, T]": ({"rollout": p, **q, "mask": mask, "lengths": [30]}, UsageError, "`lengths` goes"),
         "lengths too short": ({"rollout": flat, "trainer": flat, "lengths": [30]}, AlignmentError, "add up to 30"),
         "a negative length": ({"rollout": flat, "trainer": flat, "lengths": [-1, 601]}, AlignmentError, r"\[-1, 601\]"),
-        "fewer rollouts": ({"rollout": rows, "trainer": rows[1:]}, AlignmentError, "20 rollouts .* 19 on the trainer"),
+        "fewer rollouts": ({"rollout": rows, "trainer": rows[1:]}, AlignmentError, "24 rollouts .* 23 on the trainer"),
         "a shorter rollout": (
             {"rollout": rows, "trainer": [*rows[:-1], rows[-1][1:]]},
             AlignmentError,
-            "rollout row 19: 30 rollout logprobs and 29 trainer logprobs",
+            "rollout row 23: 30 rollout logprobs and 29 trainer logprobs",
         ),
         "few prompt ids": ({"rollout": rows, "trainer": rows, "prompt_ids": ["a"]}, AlignmentError, "1 prompt_ids"),
         "text": ({"rollout": "abc", "trainer": "abc"}, UsageError, "no array of numbers"),

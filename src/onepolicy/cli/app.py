@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
-from importlib import import_module
 
 import click
 
+from onepolicy.cli.lazy import LazyGroup
 from onepolicy.errors import OnePolicyError
 from onepolicy.visible import visible
 
 COMMANDS = {
+    "init": ("onepolicy.cli.init:init", "Write a configuration file for check."),
     "check": ("onepolicy.cli.check:check", "Sample with one engine, score with the other, decide."),
     "record": ("onepolicy.cli.stages:record", "Sample a suite into a run directory."),
     "score": ("onepolicy.cli.stages:score", "Add an engine's logprobs to a run."),
     "judge": ("onepolicy.cli.stages:judge", "Compare two readings of a run and decide."),
     "report": ("onepolicy.cli.stages:report", "Show a judgement that a run keeps."),
+    "calibrate": ("onepolicy.cli.calibrate:calibrate", "Measure how far an engine differs from itself."),
+    "probe": ("onepolicy.cli.probe:probe", "Say what an engine is, what it can do, and what its logprobs mean."),
+    "tokens": ("onepolicy.cli.tokens:tokens", "Do both sides see the same tokens? Needs no model."),
     "demo": ("onepolicy.cli.demo:demo", "Compare two real engines on a small real model."),
 }
 """name -> (where the command is, its line in the help); loaded only when it is called"""
@@ -26,23 +31,12 @@ STAGE_EXIT_STATUS_HELP = "Exit status: 0 done, 2 could not run, 130 interrupted.
 """of the commands that decide nothing"""
 
 
-class _Commands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, name = COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(import_module(module), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=_Commands, epilog=EXIT_STATUS_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    entries=COMMANDS,
+    epilog=EXIT_STATUS_HELP,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="onepolicy")
 def app() -> None:
     """Are two engines the same policy?
@@ -65,19 +59,30 @@ def main() -> None:
         click.echo(f"onepolicy: {visible(str(error), keep=chr(10))}", err=True)
         status = 2
     except (KeyboardInterrupt, click.Abort):
-        click.echo("onepolicy: interrupted. What was finished is kept; go on with --run DIR --resume.", err=True)
+        click.echo(
+            "onepolicy: interrupted. What a run has so far is kept; --run DIR --resume goes on with it.", err=True
+        )
         status = 130
-    except OSError as error:  # of stdout: what touches a run names its own file
-        click.echo(f"onepolicy: the result could not be written ({error.strerror}); the run keeps it.", err=True)
+    except OSError as error:
+        click.echo(f"onepolicy: {visible(_of_a_file(error))}", err=True)
         status = 2
     except SystemExit as ended:  # code that we called, a user's function or a library, asked for the end of the process
         click.echo(
             f"onepolicy: code that was called ended the process ({ended.code!r}); nothing was decided.", err=True
         )
         status = 2
-    except Exception:  # a bug of ours: Python would end with 1, which says that the check failed
+    except BaseException:  # a bug of ours, or a panic in a library: Python would end with 1, which says: failed
         traceback.print_exc()
         click.echo("onepolicy: this is a bug of onepolicy, and nothing was decided. Report the lines above.", err=True)
         status = 2
     assert isinstance(status, int), "every command returns its exit status"
     sys.exit(status)
+
+
+def _of_a_file(error: OSError) -> str:
+    """What to say of an error of the system; one that names no file is of stdout."""
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        return f"the result could not be written ({reason}); the run keeps it."
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    return f"{name}: {reason}. Check that it is there and may be read, or written."

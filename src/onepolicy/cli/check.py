@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from onepolicy.cli.app import EXIT_STATUS_HELP
 from onepolicy.cli.options import (
+    extend_option,
     json_option,
+    limit_changes,
     limit_options,
-    limits_from,
-    protocol_from,
     recording_options,
     resume_option,
     sampling_options,
     suite_option,
 )
 from onepolicy.cli.show import finish, progress_bar
-from onepolicy.engines.spec import parse_spec
-from onepolicy.workflow.check import CheckRequest
+from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.workflow.check import check as run_check
+from onepolicy.workflow.config import Config, check_request, load_config, overlaid
 
 
 @click.command(epilog=EXIT_STATUS_HELP)
-@click.option("--rollout", required=True, metavar="SPEC", help="The engine that samples, e.g. llamacpp:model.gguf")
-@click.option(
-    "--trainer",
-    required=True,
-    metavar="SPEC",
-    help="The engine that scores, e.g. transformers:./model?dtype=bfloat16",
-)
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--rollout", metavar="SPEC", help="The engine that samples, e.g. llamacpp:model.gguf")
+@click.option("--trainer", metavar="SPEC", help="The engine that scores, e.g. transformers:./model?dtype=bfloat16")
 @click.option(
     "--also",
     multiple=True,
@@ -46,20 +44,16 @@ from onepolicy.workflow.check import check as run_check
     help="Where the run is kept; a new folder under runs/ if not given.",
 )
 @resume_option
+@extend_option
 @sampling_options
 @recording_options
 @limit_options
 @json_option
-def check(
-    rollout: str,
-    trainer: str,
-    also: tuple[str, ...],
-    path: Path | None,
-    resume: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+def check(config: Path | None, path: Path | None, resume: bool, extend: bool, as_json: bool, **options: Any) -> int:
     """Sample with one engine, score the same tokens with the other, decide.
+
+    CONFIG is a file that `onepolicy init` writes. What is given as an option
+    goes over it; without a file, --rollout and --trainer are needed.
 
     SPEC is engine:target?option=value, for example
 
@@ -68,15 +62,21 @@ def check(
       llamacpp:smollm2          (a packaged model)
       callable:my_pkg.scoring:score
     """
-    options["keep_text"] = not options.pop("no_text")
-    request = CheckRequest(
-        rollout=parse_spec(rollout),
-        trainer=parse_spec(trainer),
-        also=tuple(parse_spec(spec) for spec in also),
-        protocol=protocol_from(options),
-        limits=limits_from(options),
-        **options,
-    )
+    limits = limit_changes(options)
+    asked = overlaid(Config() if config is None else load_config(config), _given(options))
+    request = replace(check_request(asked, limits=limits), extend=extend)
     with progress_bar() as bar:
         judgement = run_check(request, path=path, resume=resume, progress=bar)
     return finish(judgement, as_json=as_json)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that somebody typed, under the names that a config has; a default must not go over a file."""
+    context = click.get_current_context()
+    typed = {n: v for n, v in options.items() if context.get_parameter_source(n) is ParameterSource.COMMANDLINE}
+    if typed.pop("no_text", False):
+        typed["keep_text"] = False
+    if "limits_source" in typed:
+        typed["limits"] = typed.pop("limits_source")
+    sampling = {name: typed.pop(name) for name in SamplingProtocol.model_fields if name in typed}
+    return typed | ({"sampling": sampling} if sampling else {})

@@ -18,6 +18,9 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the judgement as JSON.")
 resume_option = click.option("--resume", is_flag=True, help="Go on with the run at --run; what it has is kept.")
+extend_option = click.option(
+    "--extend", is_flag=True, help="Add to the complete run at --run what it lacks of the suite and budget."
+)
 run_argument = click.argument("run", type=click.Path(path_type=Path, file_okay=False))
 suite_option = click.option(
     "--suite",
@@ -96,6 +99,10 @@ def protocol_from(options: dict[str, Any]) -> SamplingProtocol:
 
 def limits_from(options: dict[str, Any]) -> Limits:
     """Take the limit options out of a command's options. Raises UsageError for a value out of range."""
+    return load_limits(options.pop("limits_source"), changes=limit_changes(options))
+
+
+def limit_changes(options: dict[str, Any]) -> dict[str, float]:
+    """Take the limits that are one number each out of a command's options; those that were given."""
     given = {name: options.pop(name) for name in Limits.numbers()}
-    changes = {name: value for name, value in given.items() if value is not None}
-    return load_limits(options.pop("limits_source"), changes=changes)
+    return {name: value for name, value in given.items() if value is not None}

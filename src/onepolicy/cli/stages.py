@@ -9,6 +9,7 @@ import click
 
 from onepolicy.cli.app import EXIT_STATUS_HELP, STAGE_EXIT_STATUS_HELP
 from onepolicy.cli.options import (
+    extend_option,
     json_option,
     limit_options,
     limits_from,
@@ -41,6 +42,7 @@ shard_option = click.option("--shard", default="1/1", show_default=True, help="2
 @suite_option
 @click.option("--run", "path", type=click.Path(path_type=Path), required=True, help="Where the run is kept.")
 @resume_option
+@extend_option
 @sampling_options
 @recording_options
 @shard_option
@@ -60,9 +62,7 @@ def record(engine: str, path: Path, resume: bool, shard: str, **options: Any) ->
 @run_argument
 @click.option("--engine", required=True, metavar="SPEC", help="The engine that scores.")
 @click.option("--name", default="trainer", show_default=True, help="Name of the reading inside the run.")
-@click.option(
-    "--resume", is_flag=True, help="Accepted and not needed: a reading that was begun is always gone on with."
-)
+@click.option("--resume", is_flag=True, help="Go on with a reading that was begun, or whose run was extended.")
 @statistics_option
 @shard_option
 def score(run: Path, engine: str, name: str, statistics: bool, shard: str, resume: bool) -> int:

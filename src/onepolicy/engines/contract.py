@@ -7,9 +7,11 @@ To add one: a folder in `onepolicy/integrations/` with a class that has these me
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from onepolicy.records.canary import Canary
 from onepolicy.records.protocol import Meaning, SamplingProtocol
 from onepolicy.records.reading import Condition, EngineInfo, ReadingRow, TopLists
 from onepolicy.records.tokens import BoolArray, Float32, IntArray, StateArray
@@ -122,3 +124,25 @@ class Sampler(Engine, Protocol):
 
     def sample(self, batch: Sequence[SampleInput], protocol: SamplingProtocol, wanted: Wanted) -> list[Completion]:
         """One completion for each prompt, in order. Raises EngineError."""
+
+
+@runtime_checkable
+class Concurrent(Protocol):
+    """An engine that answers each sequence by itself, such as a server: the workflow keeps many in flight."""
+
+    concurrency: int
+    """requests that it can usefully have at once"""
+
+    def submit_score(self, item: ScoreInput, wanted: Wanted) -> Future[ReadingRow]:
+        """What `score` gives for one sequence, later. The future raises EngineError."""
+
+    def submit_sample(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Future[Completion]:
+        """What `sample` gives for one prompt, later."""
+
+
+@runtime_checkable
+class Replaceable(Protocol):
+    """An engine whose model can become another one while it works, such as a server."""
+
+    def canary(self, token_ids: IntArray) -> Canary:
+        """What it says of some ids now. Raises EngineError."""

@@ -15,6 +15,10 @@ class EngineOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
+    def variations(self) -> dict[str, dict[str, object]]:
+        """Changes that must not matter, which `onepolicy calibrate` measures: name -> the options that differ."""
+        return {}
+
 
 OptionsT = TypeVar("OptionsT", bound=EngineOptions)
 

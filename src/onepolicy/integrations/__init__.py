@@ -15,6 +15,10 @@ ENGINES = {
     "callable": (f"{_HERE}.callable.engine:CallableEngine", f"{_HERE}.callable.options:CallableOptions"),
     "fake": (f"{_HERE}.fake.engine:FakeEngine", f"{_HERE}.fake.options:FakeOptions"),
     "llamacpp": (f"{_HERE}.llamacpp.engine:LlamaCppEngine", f"{_HERE}.llamacpp.options:LlamaCppOptions"),
+    "openai": (f"{_HERE}.openai.engine:OpenAiEngine", f"{_HERE}.openai.options:OpenAiOptions"),
+    "sglang": (f"{_HERE}.sglang.engine:SglangEngine", f"{_HERE}.sglang.options:SglangOptions"),
+    "trtllm": (f"{_HERE}.trtllm.engine:TrtllmEngine", f"{_HERE}.trtllm.options:TrtllmOptions"),
+    "vllm": (f"{_HERE}.vllm.engine:VllmEngine", f"{_HERE}.vllm.options:VllmOptions"),
     "transformers": (
         f"{_HERE}.transformers.engine:TransformersEngine",
         f"{_HERE}.transformers.options:TransformersOptions",
@@ -48,10 +52,13 @@ def open_engine(spec: EngineSpec) -> Engine:
 def open_sampler(spec: EngineSpec) -> Sampler:
     """Start an engine that can sample. Raises EngineError if it can only score."""
     engine = open_engine(spec)
-    if not isinstance(engine, Sampler):
-        engine.close()
+    try:
+        if isinstance(engine, Sampler):  # reads `info`, for which a server is asked
+            return engine
         raise EngineError(f"{spec}: {spec.engine} scores given tokens and cannot sample. Use it as --trainer.")
-    return engine
+    except BaseException:
+        engine.close()
+        raise
 
 
 def _imported(where: str) -> Any:

@@ -6,6 +6,7 @@ from datetime import date
 
 from pydantic import ConfigDict, Field, model_validator
 
+from onepolicy.records.floor import Floor
 from onepolicy.records.protocol import Strict
 
 
@@ -44,9 +45,9 @@ class Limits(Strict):
     # 0.5 is above twenty-five times the root mean square of d at a KL of 1e-4, which is 0.35.
     worst_rollout_kl: float = Field(default=1e-2, gt=0, allow_inf_nan=False)
     """Limit of any rollout's mean k3, in nats per token."""
-    outlier_rate: float = Field(default=0.15, gt=0, le=1)
+    outlier_rate: float = Field(default=0.25, gt=0, le=1)
     """Limit of the share of prompts with a rollout beyond the limit before."""
-    # None bad among 24 prompts bounds the share by 11.7 % at 95 %.
+    # None bad among 24 prompts bounds the share by 17.5 % at 99 %; 17 prompts are needed.
     coverage: float = Field(default=0.99, gt=0, le=1)
     """Share of the tokens that must have a logprob on both sides."""
     rollout_coverage: float = Field(default=0.95, gt=0, le=1)
@@ -58,6 +59,8 @@ class Limits(Strict):
     """Limits on rows of the table of metrics, by name."""
     waivers: tuple[Waiver, ...] = ()
     """Checks that may fail for a while."""
+    floor: Floor | None = None
+    """The noise floor that some of the limits are multiples of; it must hold for a side of what is judged."""
 
     @classmethod
     def numbers(cls) -> tuple[str, ...]:
@@ -71,3 +74,11 @@ MIN_EFFECTIVE_CLUSTERS = 8.0
 """the same, where few prompts hold most of the tokens"""
 ALPHA = 0.01
 """one-sided level of each end of an interval"""
+FAIL_ALPHAS = {"mean_kl": ALPHA, "outlier_rollouts": 0.005, "mean_ratio": 1e-3, "sampled_as_reported": 6e-5}
+"""the level at which each check that infers may fail a policy that is within its limits"""
+# Together 1.6 % at one look and 4.8 % at three, so that no correction for their number is left to do: Holm's at 5 %
+# rejects whatever these reject.
+LOOK_ALPHAS = (ALPHA, 0.015, 0.025)
+"""the level of the upper end at the first, second and third look at a run that grows; 5 % together"""
+GATE_TOKENS = 128
+"""a longer rollout counts with its own mean, but weighs as much as one of this many tokens"""

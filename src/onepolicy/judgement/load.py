@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from onepolicy.errors import UsageError
+from onepolicy.judgement.floor import with_floor
 from onepolicy.judgement.limits import Limits
+from onepolicy.records.yaml_file import mapping_in, read_text
 
 PRESETS = ("strict", "bf16", "quantised", "bitwise")
 """each a YAML file in `presets/` that says where its numbers come from"""
@@ -19,39 +21,35 @@ PRESETS = ("strict", "bf16", "quantised", "bitwise")
 def load_limits(source: str, *, changes: dict[str, float] | None = None) -> Limits:
     """The limits of a preset, or of a YAML file that may start from one (`preset: bf16`); `changes` go over them.
 
+    A file may name a noise floor (`floor: trainer.floor.json`, beside it) and limits that are multiples of it.
     Raises: UsageError for a file that is absent or no YAML mapping, an unknown key (with the known ones), a bad value.
     """
-    values = _values(source)
+    return limits_in(source, _values(source), changes=changes)
+
+
+def limits_in(source: str, mapping: Mapping[str, Any], *, changes: dict[str, float] | None = None) -> Limits:
+    """The limits of a mapping as such a file holds it; messages and a floor's path start from `source`."""
+    values = dict(mapping)
     start = values.pop("preset", None)
     if start is not None and start not in PRESETS:
         raise UsageError(f"{source}: there is no preset {start!r}. Presets: {', '.join(PRESETS)}.")
     base = _values(str(start)) if start else {}
-    return _valid(source, base | values | (changes or {}))
+    return _valid(source, with_floor(source, base | values, changes=changes or {}))
 
 
 def _values(source: str) -> dict[str, Any]:
+    if source not in PRESETS and not Path(source).is_file():
+        raise UsageError(f"there is no preset and no file {source!r}. Presets: {', '.join(PRESETS)}.")
     try:
-        found = yaml.safe_load(_text(source))
-    except yaml.YAMLError as error:
-        raise UsageError(f"{source}: is no YAML ({str(error).splitlines()[0]}).") from error
-    found = {} if found is None else found
-    if not isinstance(found, dict):
-        raise UsageError(
-            f"{source}: limits are a YAML mapping, such as `mean_kl: 1e-3`; this is {type(found).__name__}."
-        )
-    return found
+        return mapping_in(_text(source), what="limits are a YAML mapping, such as `mean_kl: 1e-3`")
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from error
 
 
 def _text(source: str) -> str:
     if source in PRESETS:
         return (files("onepolicy.judgement") / "presets" / f"{source}.yaml").read_text(encoding="utf-8")
-    path = Path(source)
-    if not path.is_file():
-        raise UsageError(f"there is no preset and no file {source!r}. Presets: {', '.join(PRESETS)}.")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{source}: is not UTF-8.") from error
+    return read_text(Path(source), hint="Limits are a YAML file.")
 
 
 def _valid(source: str, values: dict[str, Any]) -> Limits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -23,7 +23,8 @@ CLIP_LOW, CLIP_HIGH = 0.8, 1.2
 MOST_TAG_VALUES = 64
 MOST_TAGS = 16
 OTHER = "(other)"
-_SUMS = ("tokens", "d", "abs_d", "k3")
+UNNAMED = "(none named)"
+_SUMS = ("tokens", "d", "abs_d", "k2", "k3")
 _EXPONENT_SHIFT = 23
 _EXPONENTS = 1 << 8
 _CONFIDENCES = len(CONFIDENCE_EDGES) - 1
@@ -67,6 +68,11 @@ class Cells:
         self.sums += [np.bincount(cells, weights=column, minlength=n) for column in columns]
         np.maximum.at(self.largest, cells, abs_d)
 
+    def column(self, name: str) -> Float64:
+        """[n] one of `_SUMS`."""
+        column: Float64 = self.sums[_SUMS.index(name)]
+        return column
+
     def along(self, shape: tuple[int, ...], axis: int) -> Cells:
         """The cells of one axis; those of the others are added up."""
         others = tuple(i for i in range(len(shape)) if i != axis)
@@ -81,7 +87,7 @@ class Cells:
         return BucketTable(axis=axis, buckets=tuple(self._bucket(names[i], i) for i in order if self.sums[0, i]))
 
     def _bucket(self, name: str, i: int) -> Bucket:
-        tokens, d, abs_d, k3 = self.sums[:, i].tolist()
+        tokens, d, abs_d, _, k3 = self.sums[:, i].tolist()
         return Bucket(
             name=name,
             tokens=int(tokens),
@@ -97,6 +103,10 @@ class Buckets:
     """Per-bucket sums of a pair of readings; `add` is the only thing that changes them."""
 
     classes: TokenClasses = field(default_factory=TokenClasses)
+    version_of: Mapping[str, str] = field(default_factory=dict)
+    """rollout id -> weight version that sampled it, where the engine named one"""
+    versions: dict[str, int] = field(default_factory=dict)
+    """weight version -> rollouts"""
     outside_clip: int = 0
     """tokens whose importance ratio lies outside [CLIP_LOW, CLIP_HIGH]"""
     _cells: Cells = field(init=False)
@@ -104,6 +114,7 @@ class Buckets:
     _signs: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, _EXPONENTS), dtype=np.int64))
     """trainer lower, trainer higher -> counts of |d| by its binary exponent"""
     _tags: dict[str, dict[str, Cells]] = field(default_factory=dict)
+    _by_version: dict[str, Cells] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._cells = Cells.empty(POSITIONS * _CONFIDENCES * len(self.classes.names))
@@ -116,18 +127,29 @@ class Buckets:
             run = slice(first, first + _RUN_TOKENS)
             self._add_run(pair.p[run], pair.q[run], positions[run], self.classes.of(token_ids[run]))
         self._add_tags(pair)
+        self._add_versions(pair)
+
+    def by_confidence(self) -> Cells:
+        """One cell for each interval of `CONFIDENCE_EDGES`."""
+        return self._along(1)
 
     def tables(self) -> tuple[BucketTable, ...]:
         """By position, confidence, token class, and each tag of the prompts, language first."""
-        shape = (POSITIONS, _CONFIDENCES, len(self.classes.names))
         tables = [
-            self._cells.along(shape, 0).table("position", position_names()),
-            self._cells.along(shape, 1).table("confidence", confidence_names()),
+            self._along(0).table("position", position_names()),
+            self.by_confidence().table("confidence", confidence_names()),
         ]
         if len(self.classes.of_id):
-            tables.append(self._cells.along(shape, 2).table("token class", self.classes.names, by_size=True))
+            tables.append(self._along(2).table("token class", self.classes.names, by_size=True))
+        if len(self._by_version) > 1:
+            tables.append(self.version_table())
         tables += [self._tag_table(tag) for tag in sorted(self._tags, key=lambda tag: (tag != "language", tag))]
         return tuple(tables)
+
+    def version_table(self) -> BucketTable:
+        """By the weight version that sampled the rollout."""
+        tables = [cells.table("weight version", [name]) for name, cells in self._by_version.items()]
+        return BucketTable(axis="weight version", buckets=tuple(b for table in tables for b in table.buckets))
 
     def histogram(self) -> tuple[Bin, ...]:
         """|d| in powers of two, the two signs apart; the bins between the first and the last that hold a token."""
@@ -148,6 +170,9 @@ class Buckets:
         """Tokens on which both sides say the same (|d| below the smallest normal float32)."""
         return int(self._signs[:, 0].sum())
 
+    def _along(self, axis: int) -> Cells:
+        return self._cells.along((POSITIONS, _CONFIDENCES, len(self.classes.names)), axis)
+
     def _add_run(
         self,
         p: npt.NDArray[np.float32],
@@ -160,7 +185,7 @@ class Buckets:
         with np.errstate(over="ignore"):  # d above 709: the k3 is infinite, and said to be
             k3 = np.expm1(d) - d
         cells = (position_buckets(positions) * _CONFIDENCES + confidence_buckets(p)) * len(self.classes.names) + classes
-        self._cells.add(cells, (np.ones_like(d), d, abs_d, k3), abs_d)
+        self._cells.add(cells, (np.ones_like(d), d, abs_d, d * d / 2, k3), abs_d)
         exponents = abs_d.astype(np.float32).view(np.uint32) >> np.uint32(_EXPONENT_SHIFT)
         signed = exponents.astype(np.intp) + _EXPONENTS * (d > 0)
         self._signs += np.bincount(signed, minlength=2 * _EXPONENTS).reshape(2, _EXPONENTS)
@@ -176,6 +201,20 @@ class Buckets:
                 self._tag_cells(tag, value).add(
                     np.zeros(len(rows), dtype=np.intp), [column[rows] for column in sums], pair.sums.max_abs_d[rows]
                 )
+
+    def _add_versions(self, pair: Pair) -> None:
+        if not self.version_of:
+            return
+        named = np.array([self.version_of.get(rollout_id, "") for rollout_id in pair.rollouts.rollout_ids])
+        sums = [pair.sums.column(name) for name in _SUMS]
+        for version in dict.fromkeys(named.tolist()):
+            rows = np.flatnonzero(named == version)
+            name = version or UNNAMED
+            self.versions[name] = self.versions.get(name, 0) + len(rows)
+            kept = name if name in self._by_version or len(self._by_version) < MOST_TAG_VALUES else OTHER
+            self._by_version.setdefault(kept, Cells.empty(1)).add(
+                np.zeros(len(rows), dtype=np.intp), [column[rows] for column in sums], pair.sums.max_abs_d[rows]
+            )
 
     def _tag_cells(self, tag: str, value: str) -> Cells:
         """The cells of a tag's value; what is beyond a fixed number of them is put together, as memory is flat."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from onepolicy.judgement.looks import Look
 from onepolicy.judgement.statistics import Estimate
 from onepolicy.numerics.buckets import Buckets
 from onepolicy.numerics.clusters import Clusters
@@ -24,6 +25,7 @@ from onepolicy.numerics.evidence import (
     mean_k3,
 )
 from onepolicy.numerics.hybrid import PairedTop, hybrid_sum
+from onepolicy.numerics.lags import Lags
 from onepolicy.numerics.native import NativeSums
 from onepolicy.numerics.pair import Pair, per_rollout
 from onepolicy.numerics.sample import TokenSample
@@ -46,6 +48,8 @@ class Measurement:
     trainer_meaning: Meaning = Meaning()
     is_kl: bool = True
     """whether the tokens were sampled from the distribution that the rollout logprobs belong to"""
+    look: Look = Look()
+    """which look at the run this is"""
     rollouts: int = 0
     empty_rollouts: int = 0
     """without a token to compare"""
@@ -67,6 +71,7 @@ class Measurement:
     surprise: Surprise = field(default_factory=Surprise)
     buckets: Buckets = field(default_factory=Buckets)
     sample: TokenSample = field(default_factory=TokenSample)
+    lags: Lags = field(default_factory=Lags)
     sequence_outside: int = 0
     """rollouts whose sequence ratio, exp of their summed d, lies outside [0.5, 2]"""
     max_abs_sum_d: float = 0.0
@@ -104,8 +109,13 @@ class Measurement:
         return float(self.sums[ROLLOUT_SUMS.index(name)] / self.sums[0]) if self.sums[0] else float("nan")
 
     def gate(self) -> Estimate:
-        """The gate quantity per token (hybrid where there are top lists, k3 elsewhere), by prompt group."""
-        return self.clusters.gate()
+        """The gate quantity per token (hybrid where there are top lists, k3 elsewhere), by prompt group.
+
+        About a policy no rollout weighs more than one of `GATE_TOKENS` tokens; a mean over these tokens is plain.
+        """
+        if not self.is_kl:
+            return self.clusters.gate_on_these_tokens()
+        return self.clusters.gate(upper_alpha=self.look.alpha)
 
     def add(self, pair: Pair, top: dict[str, PairedTop] | None = None) -> None:
         """Take in one block; `top` holds the rollouts of it for which both sides have top lists."""
@@ -121,6 +131,7 @@ class Measurement:
         self.surprise.add(pair)
         self.buckets.add(pair)
         self.sample.add(pair)
+        self.lags.add(pair, top or {})
         self._count(pair)
         self._count_languages(pair)
         self._count_top1(pair)

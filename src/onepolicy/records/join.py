@@ -183,12 +183,12 @@ class ReadingJoin:
         )
 
     def _check(self, rollouts: RolloutBlock, digests: list[str], block: ReadingBlock) -> None:
-        for rollout_id, wanted, found in zip(rollouts.rollout_ids, digests, block.digests, strict=True):
+        rows = zip(rollouts.rollout_ids, digests, block.digests, pairwise(rollouts.offsets.tolist()), strict=True)
+        for rollout_id, wanted, found, (start, end) in rows:
             if found != wanted and rollout_id in self._rows:
                 raise ForeignReadingError(
                     f"rollout {rollout_id}: reading {self._name!r} scored other token ids (digest {found}) than the "
-                    f"run has ({wanted}). The reading was copied from another run, or the rollouts were changed after "
-                    "scoring; score this run again."
+                    f"run has ({wanted}). {_how(rollouts.token_ids[start:end], found)}; score this run again."
                 )
         if not np.array_equal(rollouts.offsets, block.offsets):
             have, found_lengths = np.diff(rollouts.offsets), np.diff(block.offsets)
@@ -197,6 +197,18 @@ class ReadingJoin:
                 f"rollout {rollouts.rollout_ids[row]}: {have[row]} tokens, and reading {self._name!r} has "
                 f"{found_lengths[row]} entries. The reading is damaged; score this run again."
             )
+
+
+def _how(ids: IntArray, digest: str) -> str:
+    """Which ids were scored instead, as far as a digest tells."""
+    edits = {
+        "It scored the ids with the first one twice, as an engine does that adds BOS again": (ids[:1], ids),
+        "It scored the ids without the first one, as an engine does that leaves out BOS": (ids[1:],),
+        "It scored the ids with the last one twice, as an engine does that adds EOS again": (ids, ids[-1:]),
+        "It scored the ids without the last one, as an engine does that leaves out EOS": (ids[:-1],),
+    }
+    known = (words for words, parts in edits.items() if digest_of_ids(np.concatenate(parts)) == digest)
+    return next(known, "The reading was copied from another run, or the rollouts were changed after scoring")
 
 
 class TopJoin:

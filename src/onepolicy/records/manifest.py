@@ -21,6 +21,10 @@ class Manifest(Strict):
     """fresh: completions were sampled for this run. fixed: they came with the suite"""
     suite: str
     suite_hash: str
+    earlier_suites: dict[str, str] = Field(default_factory=dict)
+    """of a run that was extended with the prompts of another one: name -> hash"""
+    there_before: tuple[str, ...] = ()
+    """ids of the rollouts that the run had when its last extension began; what is planned follows from them"""
     protocol: SamplingProtocol
     rollout_engine: str
     """spec string of the engine that sampled, or whose tokenizer encoded the fixed sequences"""

@@ -19,14 +19,20 @@ class Strict(BaseModel):
 class SamplingProtocol(Strict):
     """How completions are sampled. The defaults change nothing: the model's own distribution."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
     """0 is greedy"""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """1 is off"""
     top_k: int = Field(default=0, ge=0)
     """0 is off"""
     min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """0 is off"""
     max_new_tokens: int = Field(default=64, ge=1)
+    """longest completion"""
     samples_per_prompt: int = Field(default=1, ge=1)
+    """completions of each prompt"""
     seed: int = 0
     """each rollout gets a seed of its own, derived from this one and its id"""
 

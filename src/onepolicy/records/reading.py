@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from onepolicy.errors import AlignmentError
+from onepolicy.records.canary import Canary
 from onepolicy.records.protocol import Meaning, Strict
 from onepolicy.records.tokens import Float32, IntArray, StateArray, TokenState
 
@@ -38,6 +39,12 @@ class ReadingRequest(Strict):
     """report the logprobs of the top tokens that this other reading of the run keeps"""
     top_share: float = Field(default=1.0, ge=0.0, le=1.0)
     """share of prompts, chosen by the hash of their id, for which top tokens are kept"""
+    shuffle: int | None = None
+    """seed of the order in which rollouts were handed over; None: as they lie in the run"""
+
+    def place_of(self, rollout_id: str) -> bytes:
+        """What rollouts are sorted by to be shuffled: it depends on the seed and the rollout alone."""
+        return hashlib.sha256(f"{self.shuffle}:{rollout_id}".encode()).digest()
 
     def keeps_top(self, prompt_id: str) -> bool:
         """Whether this prompt belongs to the recorded random share."""
@@ -75,6 +82,8 @@ class ReadingInfo(Strict):
     condition: Condition
     meaning: Meaning
     environment: dict[str, str]
+    canary: Canary | None = None
+    """by which the model is known again, of an engine that could be given another one"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

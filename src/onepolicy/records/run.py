@@ -20,6 +20,7 @@ from onepolicy.records.files import (
     write_bytes_atomically,
     write_text_atomically,
 )
+from onepolicy.records.looks import Looks, Seen
 from onepolicy.records.manifest import FORMAT_VERSION, Manifest
 from onepolicy.records.parquet import (
     READING_SCHEMA,
@@ -42,6 +43,7 @@ from onepolicy.records.tables import ReportData
 from onepolicy.records.verdict import Judgement
 
 RowT = TypeVar("RowT")
+_OF_EXTENSIONS = {"earlier_suites", "there_before"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
@@ -73,6 +75,21 @@ class Run:
         return run
 
     @classmethod
+    def extend(cls, path: Path, manifest: Manifest) -> Run:
+        """Let a run grow to the manifest's suite and number of rollouts; all else must be as it was asked for.
+
+        Raises: RunError if there is no run, or one that asked for other than the suite and the number.
+        """
+        found = _read_manifest(path)
+        grown = {"suite", "suite_hash", "planned_rollouts", *_OF_EXTENSIONS}
+        _check_same(path, manifest, found, apart_from=grown, instead="Extend with the same request but for these")
+        earlier = {**found.earlier_suites, found.suite: found.suite_hash}
+        earlier = {name: digest for name, digest in earlier.items() if digest != manifest.suite_hash}
+        run = cls(path, manifest.model_copy(update={"earlier_suites": earlier}))
+        run._write_manifest()
+        return run
+
+    @classmethod
     def open(cls, path: Path) -> Run:
         """Read a run's manifest. Raises: RunError if it is absent, damaged, or of a later format version."""
         return cls(path, _read_manifest(path))
@@ -82,14 +99,7 @@ class Run:
         found = _read_manifest(path)
         if not resume:
             raise RunError(f"{path}: a run is already there. Go on with it with --resume, or give another --run.")
-        asked, there = _asked_for(manifest), _asked_for(found)
-        differing = sorted(key for key in asked if asked[key] != there[key])
-        if differing:
-            key = differing[0]
-            raise RunError(
-                f"{path}: this run was started with {key} = {there[key]!r}, and now {asked[key]!r} is asked for. "
-                "Resume with the same request, or give another --run."
-            )
+        _check_same(path, manifest, found, apart_from=_OF_EXTENSIONS, instead="Resume with the same request")
         return cls(path, found)
 
     # -- rollouts -----------------------------------------------------------------------------------------------
@@ -108,6 +118,10 @@ class Run:
     def rollout_ids(self) -> list[str]:
         """Ids of the rollouts that are there, in the order of the parts."""
         return self._column("rollouts", ROLLOUT_SCHEMA, "rollout_id")
+
+    def trajectory_ids(self) -> list[str]:
+        """The trajectory of each rollout, in the same order."""
+        return self._column("rollouts", ROLLOUT_SCHEMA, "trajectory_id")
 
     def rollouts(self) -> Iterator[Rollout]:
         """The rollouts, one row group in memory at a time."""
@@ -215,6 +229,24 @@ class Run:
             )
         return path
 
+    def seen(self, rollout: str, trainer: ReadingInfo) -> Seen:
+        """What is judged when a reading is held against this trainer side: the rollouts that are there now."""
+        ids = sorted(self.rollout_ids())
+        scorer = f"{trainer.request.engine}, {trainer.meaning}"
+        return Seen(rollout=rollout, trainer=scorer, rollouts=len(ids), digest=_digest_of(chr(10).join(ids).encode()))
+
+    def looks(self) -> Looks:
+        """What was judged before."""
+        path = self.path / "judgements" / "looks.json"
+        return read_json(path, Looks) if path.exists() else Looks()
+
+    def write_look(self, data: Seen) -> None:
+        """Keep that these data were judged."""
+        with self.writing("looks"):
+            looks = self.looks().with_look(data)
+            path = self.path / "judgements" / "looks.json"
+            write_text_atomically(self._inside(path), looks.model_dump_json(indent=2) + "\n")
+
     def write_judgement(self, name: str, judgement: Judgement) -> Path:
         """Keep a judgement; returns its folder."""
         folder = self.path / "judgements" / _checked_name(name)
@@ -291,7 +323,7 @@ def _is_unused(path: Path) -> bool:
 
 def _check_same_reading(path: Path, found: ReadingInfo, asked: ReadingInfo) -> None:
     pairs = ((found.request, asked.request), (found.engine, asked.engine))
-    differing = [
+    differing = _other_environment(found, asked) + [
         f"{key} = {getattr(there, key)!r}, and now {getattr(now, key)!r}"
         for there, now in pairs
         for key in type(there).model_fields
@@ -304,11 +336,35 @@ def _check_same_reading(path: Path, found: ReadingInfo, asked: ReadingInfo) -> N
         )
 
 
+def _other_environment(found: ReadingInfo, asked: ReadingInfo) -> list[str]:
+    """What computes the number is another one: one reading has one environment, or its numbers are of two engines.
+
+    The processor beside an accelerator does not count; shards may run on other machines of a kind.
+    """
+    beside = {"cpu", "cpus"} if found.engine.device != "cpu" else set()
+    return [
+        f"{name} = {there!r}, and now {asked.environment[name]!r}"
+        for name, there in found.environment.items()
+        if name in asked.environment and asked.environment[name] != there and name not in beside
+    ]
+
+
 def _named(path: Path, rows: Iterator[RowT]) -> Iterator[RowT]:
     try:
         yield from rows
     except RunError as error:
         raise RunError(f"{path}: {error}") from error
+
+
+def _check_same(path: Path, asked: Manifest, found: Manifest, *, apart_from: set[str], instead: str) -> None:
+    now, there = _asked_for(asked), _asked_for(found)
+    differing = sorted(key for key in now if now[key] != there[key] and key not in apart_from)
+    if differing:
+        key = differing[0]
+        raise RunError(
+            f"{path}: this run was started with {key} = {there[key]!r}, and now {now[key]!r} is asked for. "
+            f"{instead}, or give another --run."
+        )
 
 
 def _asked_for(manifest: Manifest) -> dict[str, object]:

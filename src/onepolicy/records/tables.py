@@ -7,6 +7,7 @@ from typing import Literal
 from onepolicy.records.manifest import Manifest
 from onepolicy.records.protocol import Strict
 from onepolicy.records.reading import ReadingInfo
+from onepolicy.records.token_breaks import ShownBreak
 
 
 class Bucket(Strict):
@@ -92,3 +93,5 @@ class ReportData(Strict):
     points: Points
     worst: tuple[ShownRollout, ...]
     """by the largest |d| of a token, then those by mean k3 that are not among them"""
+    token_breaks: tuple[ShownBreak, ...] = ()
+    """the first completions whose ids or text do not come back"""

@@ -62,6 +62,8 @@ class Judgement(Strict):
     run: str
     rollout_reading: str
     trainer_reading: str
+    look: int = 1
+    """which look at a run that grew this is; each other amount of data is one"""
     status: Status
     sentence: str
     """the answer in one sentence"""

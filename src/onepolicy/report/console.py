@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -30,7 +32,8 @@ _SHOWN_METRICS = (
 
 def show(judgement: Judgement, console: Console) -> None:
     """Print the verdict first, then the checks, the numbers, the gaps by language and the worst tokens."""
-    parts: list[RenderableType] = [headline(judgement), Text(), checks_table(judgement)]
+    parts: list[RenderableType] = [headline(judgement.sentence, judgement.status)]
+    parts += [Text(), checks_table(judgement.verdicts)]
     if judgement.metrics:
         parts += [Text(), metrics_table(judgement)]
     if any(counts["absent"] for counts in judgement.coverage_by_language.values()):
@@ -42,19 +45,19 @@ def show(judgement: Judgement, console: Console) -> None:
     console.print(Group(*parts))
 
 
-def headline(judgement: Judgement) -> Text:
+def headline(sentence: str, status: Status) -> Text:
     """The answer in one sentence."""
-    word, _, rest = visible(judgement.sentence).partition(":")
-    return Text.assemble((f"{word}:", f"bold {STYLES[judgement.status]}"), rest)
+    word, _, rest = visible(sentence).partition(":")
+    return Text.assemble((f"{word}:", f"bold {STYLES[status]}"), rest)
 
 
-def checks_table(judgement: Judgement) -> Table:
+def checks_table(verdicts: Sequence[Verdict]) -> Table:
     """One row for each check; informative ones are marked."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for verdict in judgement.verdicts:
+    for verdict in verdicts:
         table.add_row(_mark(verdict), Text(visible(verdict.check)), Text(visible(verdict.message)))
     return table
 

@@ -14,8 +14,10 @@ from markupsafe import Markup
 
 from onepolicy.records.reading import ReadingInfo
 from onepolicy.records.tables import BucketTable, Points, ReportData, ShownRollout
+from onepolicy.records.token_breaks import ShownBreak
 from onepolicy.records.verdict import Judgement, Status, Verdict
 from onepolicy.report.charts import by_bucket, histogram, scatter
+from onepolicy.report.round_trip import SIDES, WAYS, bytes_of, spelled
 from onepolicy.visible import visible
 
 LEVELS = (0.01, 0.05, 0.2, 0.5)
@@ -25,7 +27,7 @@ SHOWN_POINTS = 50
 _WORST_TOKENS = 5
 _REACHABLE = 3
 _MOST_ROWS = 200
-_SAME_THING = ("same_ids", "same_text", "meaning")
+_SAME_THING = ("same_ids", "special_tokens", "same_text", "meaning")
 """checks without which numbers of the two sides are not about one thing"""
 _DRAWN = ("position", "confidence")
 _ICONS = {Status.PASS: "✓", Status.FAIL: "✗", Status.UNKNOWN: "?"}
@@ -53,6 +55,16 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spelling:
+    """One side's tokens at a break, with a bar between them."""
+
+    name: str
+    text: str
+    bytes: str
+    """in hexadecimal"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """A drawing and the table behind it."""
 
@@ -76,6 +88,7 @@ def html(judgement: Judgement, data: ReportData) -> str:
         why=why_it_matters(judgement, data),
         next_steps=next_steps(judgement),
         charts=charts(data),
+        breaks=[(broken, *spellings(broken)) for broken in data.token_breaks],
         worst=[(rollout, tokens_of(rollout)) for rollout in data.worst],
         levels=LEVELS,
         sides=side_by_side(data.rollout, data.trainer),
@@ -161,6 +174,16 @@ def tokens_of(rollout: ShownRollout) -> list[Token]:
     ]
 
 
+def spellings(broken: ShownBreak) -> tuple[Spelling, Spelling]:
+    """Both spellings of a break, to be put side by side."""
+    names = SIDES[broken.way]
+    first, second = (
+        Spelling(name=name, text=spelled(pieces), bytes=bytes_of(pieces))
+        for name, pieces in zip(names, (broken.first, broken.second), strict=True)
+    )
+    return first, second
+
+
 def style_of(d: float) -> str:
     """The CSS class of a difference: h1 to h4 if the trainer is higher, l1 to l4 if it is lower, else none."""
     level = sum(abs(d) >= edge for edge in LEVELS)
@@ -199,7 +222,7 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, signed=signed, visible=visible, count=lambda n: f"{n:,}", mark=_mark)
-    environment.globals.update(share=share, largest=_largest)
+    environment.globals.update(share=share, largest=_largest, ways=WAYS)
     return environment.get_template("report.html")
 
 

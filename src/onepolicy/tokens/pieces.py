@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from onepolicy.records.tokens import IntArray
 
@@ -18,18 +18,27 @@ _WORD_START = "▁"  # U+2581, a space in the vocabularies of SentencePiece
 class Pieces:
     """The vocabulary of a tokenizer as bytes: byte-level BPE, SentencePiece with byte fallback, or plain text."""
 
+    knows_all = True
+    """whether a token without bytes is not in the vocabulary, and not merely one that a server does not spell"""
+
     def __init__(self, tokenizer: Tokenizer) -> None:
+        self.knows_all = not hasattr(tokenizer, "bytes_of")
         decoder = tokenizer.decoder
         kind = bytes(decoder.__getstate__()) if decoder is not None else b""
         self._byte_level = b"ByteLevel" in kind
         self._byte_fallback = b"ByteFallback" in kind
         self._word_start = b"Metaspace" in kind or _WORD_START.encode() in kind or b"\\u2581" in kind
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
+        self._known: dict[int, bytes | None] = {}
         self._added = tokenizer.get_added_tokens_decoder()
 
     def __len__(self) -> int:
         """One more than the largest id."""
-        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def is_added(self, token_id: int) -> bool:
+        """Whether it was added to the vocabulary, so that its text is matched as a whole."""
+        return token_id in self._added
 
     def is_special(self, token_id: int) -> bool:
         """Whether the tokenizer calls it special: an end, a role, padding."""
@@ -37,10 +46,9 @@ class Pieces:
 
     def bytes_of(self, token_id: int) -> bytes | None:
         """What the token stands for; None if the vocabulary has no such id."""
-        if token_id in self._added:
-            return str(self._added[token_id].content).encode()
-        token = self._tokenizer.id_to_token(token_id) if token_id >= 0 else None
-        return None if token is None else self._from_vocabulary(token)
+        if token_id not in self._known:
+            self._known[token_id] = self._read(token_id)
+        return self._known[token_id]
 
     def text_of(self, token_id: int) -> str:
         """The token's text; bytes that form no character as \\x.., an unknown id as its number."""
@@ -54,6 +62,14 @@ class Pieces:
     def joined(self, token_ids: IntArray) -> str:
         """The text of the tokens together; bytes of half a character at either end are left out."""
         return b"".join(self.bytes_of(int(i)) or b"" for i in token_ids).decode("utf-8", errors="ignore")
+
+    def _read(self, token_id: int) -> bytes | None:
+        if not self.knows_all:
+            return cast("bytes | None", cast("Any", self.tokenizer).bytes_of(token_id))
+        if token_id in self._added:
+            return str(self._added[token_id].content).encode()
+        token = self.tokenizer.id_to_token(token_id) if 0 <= token_id < 2**31 else None
+        return None if token is None else self._from_vocabulary(token)
 
     def _from_vocabulary(self, token: str) -> bytes:
         if self._byte_level:

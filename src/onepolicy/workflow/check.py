@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +19,7 @@ from onepolicy.workflow.judge import JudgeRequest, judge
 from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.record import ROLLOUT, RecordRequest, record_with
 from onepolicy.workflow.score import TRAINER, ScoreRequest, score_with
+from onepolicy.workflow.tables import also_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +37,8 @@ class CheckRequest:
     top: int = 20
     keep_text: bool = True
     statistics: bool = False
+    extend: bool = False
+    """add to the complete run that is there what it lacks of this suite and budget: another look"""
 
 
 def check(
@@ -48,8 +49,8 @@ def check(
     Raises: EngineError, RunError, UsageError; what was finished before stays and `resume` goes on from there.
     """
     shown = progress or Silent()
-    if resume and path is None:
-        raise UsageError("--resume needs --run DIR: the run to go on with.")
+    if (resume or request.extend) and path is None:
+        raise UsageError("--resume and --extend need --run DIR: the run to go on with.")
     for spec in (request.rollout, request.trainer, *request.also):
         check_spec(spec)
     load_suite(request.suite)
@@ -57,9 +58,10 @@ def check(
         path = new_run_path(request.suite)
         shown.note(f"run {path}")
     run = _record(path, request, resume=resume, progress=shown)
+    resume = resume or request.extend
     _score(run, request.trainer, TRAINER, request, resume=resume, progress=shown)
     for spec in request.also:
-        _score(run, spec, _also_name(spec), request, resume=resume, progress=shown)
+        _score(run, spec, also_name(spec), request, resume=resume, progress=shown)
     return judge(path, JudgeRequest(limits=request.limits), progress=shown)
 
 
@@ -83,6 +85,7 @@ def _record(path: Path, request: CheckRequest, *, resume: bool, progress: Progre
         top=request.top,
         statistics=request.statistics,
         keep_text=request.keep_text,
+        extend=request.extend,
     )
     sampler: Sampler = open_sampler(request.rollout)
     try:
@@ -116,10 +119,3 @@ def _score(run: Run, spec: EngineSpec, name: str, request: CheckRequest, *, resu
         )
     finally:
         engine.close()
-
-
-def _also_name(spec: EngineSpec) -> str:
-    """A name for a further reading: the spec as a folder's name, with enough of its hash to be the only one."""
-    options = "-".join(f"{key}-{value}" for key, value in sorted(spec.options.items()))
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", f"{TRAINER}-{spec.engine}-{options}")
-    return f"{name[:64].rstrip('-')}-{hashlib.sha256(str(spec).encode()).hexdigest()[:8]}"

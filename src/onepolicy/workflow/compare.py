@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onepolicy.errors import AlignmentError, UsageError
+from onepolicy.judgement.floor import refuse_expired
 from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.waive import applied
 from onepolicy.numerics.checks import CHECKS as NUMERIC_CHECKS
@@ -20,10 +21,10 @@ from onepolicy.numerics.pair import pair_up
 from onepolicy.records.parquet import ReadingBlock, RolloutBlock
 from onepolicy.records.run import Run
 from onepolicy.records.tokens import TokenState, digest_of_ids
-from onepolicy.records.verdict import Judgement
+from onepolicy.records.verdict import Judgement, Verdict
 from onepolicy.tokens.spell import Speller
 from onepolicy.workflow.conclude import conclude
-from onepolicy.workflow.judge import JudgeRequest, judge_readings, judged_in_order
+from onepolicy.workflow.judge import JudgeRequest, judge_readings, judged_in_order, look_at
 from onepolicy.workflow.measure import measure, measure_tokens
 from onepolicy.workflow.progress import Silent
 from onepolicy.workflow.whole import recording_verdicts, scoring_verdicts
@@ -63,10 +64,12 @@ def compare_readings(*, rollout: StoredReading, trainer: StoredReading, limits: 
     if rollout.run.path.resolve() == trainer.run.path.resolve():
         request = JudgeRequest(rollout=rollout.name, trainer=trainer.name, limits=limits)
         return judge_readings(rollout.run, request, progress=Silent())
+    refuse_expired(limits, [side.run.reading_info(side.name) for side in (rollout, trainer)])
     measured = measure(rollout.run, trainer.run, rollout.name, trainer.name, progress=Silent())
-    verdicts = []
+    verdicts: list[Verdict] = []
     for side in (rollout, trainer):
         verdicts += recording_verdicts(side.run, measured) + scoring_verdicts(side.run, side.name)
+    look_at(rollout.run, measured, verdicts, rollout=rollout.name, trainer=trainer.run.reading_info(trainer.name))
     tokens = measure_tokens(rollout.run, trainer.run, trainer.name, rollouts=measured.rollouts)
     verdicts += judged_in_order(tokens, measured, limits)
     verdicts = applied(verdicts, limits, today=date.today())
@@ -81,6 +84,7 @@ def compare_columns(*, rollout: Logprobs, trainer: Logprobs, labels: ColumnLabel
     Unit: nats. NaN, infinities and sentinels are counted as invalid and fail; nothing is dropped.
     Raises: AlignmentError if the two do not describe the same tokens; UsageError if the shape is not said.
     """
+    refuse_expired(limits, [])
     p, lengths = _rows(rollout, labels, side="rollout")
     q, trainer_lengths = _rows(trainer, labels, side="trainer")
     _same_lengths(lengths, trainer_lengths, labels)

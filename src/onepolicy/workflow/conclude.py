@@ -26,6 +26,7 @@ def conclude(
         run=run,
         rollout_reading=readings[0],
         trainer_reading=readings[1],
+        look=measured.look.number,
         status=decide(verdicts),
         sentence=sentence(verdicts),
         verdicts=tuple(verdicts),

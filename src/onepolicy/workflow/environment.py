@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
+from collections import Counter
+from pathlib import Path
 
 from onepolicy.engines.contract import Engine
 from onepolicy.records.reading import EngineInfo
@@ -22,7 +25,7 @@ def engine_info(run: Run, engine: Engine) -> EngineInfo:
 
 
 def environment() -> dict[str, str]:
-    """Versions of the packages that are loaded, of Python and of the machine. Nothing that identifies a person."""
+    """Versions of Python and of what is loaded, and the kind of machine. Nothing that identifies a person."""
     found = {
         "onepolicy": VERSION,
         "python": platform.python_version(),
@@ -33,4 +36,20 @@ def environment() -> dict[str, str]:
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:
             found[name] = str(version)
-    return found
+    return found | {name: kind for name, kind in (("cpu", _cpu()), ("gpu", _gpu())) if kind}
+
+
+def _cpu() -> str:
+    """Its model; empty if the system does not say."""
+    cpus = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*:\s*(.+)$", cpus.read_text(), re.MULTILINE) if cpus.exists() else None
+    return named[1].strip() if named else platform.processor()
+
+
+def _gpu() -> str:
+    """The accelerators that torch was started on, such as `2 x NVIDIA H200`; empty if there are none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    names = Counter(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    return ", ".join(f"{count} x {name}" for name, count in sorted(names.items()))

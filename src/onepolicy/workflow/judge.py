@@ -8,17 +8,23 @@ from pathlib import Path
 
 from onepolicy.errors import RunError, UsageError
 from onepolicy.judgement.decide import decide, sentence
+from onepolicy.judgement.floor import refuse_expired
 from onepolicy.judgement.limits import Limits
+from onepolicy.judgement.looks import Look
 from onepolicy.judgement.waive import applied
 from onepolicy.numerics.checks import CHECKS as NUMERIC_CHECKS
 from onepolicy.numerics.checks.metric_limits import metric_limits
+from onepolicy.numerics.checks.one_weight_version import one_weight_version
 from onepolicy.numerics.measurement import Measurement
+from onepolicy.records.reading import ReadingInfo
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Judgement, Status, Verdict
 from onepolicy.report.html import html
 from onepolicy.report.junit import junit
 from onepolicy.tokens.checks import CHECKS as TOKEN_CHECKS
+from onepolicy.tokens.checks.history import history
 from onepolicy.tokens.round_trip import TokenMeasurement
+from onepolicy.tokens.shown import kept_breaks
 from onepolicy.tokens.spell import Speller
 from onepolicy.workflow.conclude import conclude
 from onepolicy.workflow.measure import measure, measure_tokens
@@ -51,13 +57,25 @@ def judge(path: Path, request: JudgeRequest | None = None, *, progress: Progress
     """
     request = request or JudgeRequest()
     run = Run.open(path)
-    judgement, measured = _judged(run, request, progress or Silent())
+    judgement, measured, tokens = _judged(run, request, progress or Silent())
     limits = limit_options(request.limits, run.path / "judgements" / request.name / LIMITS)
     data = report_data(run, (request.rollout, request.trainer), measured, limits)
+    data = data.model_copy(update={"token_breaks": kept_breaks(tokens)})
     pages = {"report.html": html(judgement, data), "junit.xml": junit(judgement)}
     run.write_report(request.name, data, {**pages, LIMITS: request.limits.model_dump_json(indent=2) + "\n"})
     run.write_judgement(request.name, judgement)
     return judgement
+
+
+def look_at(run: Run, measured: Measurement, whole: list[Verdict], *, rollout: str, trainer: ReadingInfo) -> None:
+    """Say in `measured` which look this is, and keep it in the run if its interval could let the run pass.
+
+    Fixed tokens have no interval, and a run with gaps (`whole` says which) cannot pass.
+    """
+    if measured.is_kl and not whole:
+        data = run.seen(rollout, trainer)
+        measured.look = Look(number=run.looks().number_of(data))
+        run.write_look(data)
 
 
 def stored_judgement(path: Path, name: str) -> Judgement:
@@ -81,16 +99,18 @@ def judge_readings(run: Run, request: JudgeRequest, *, progress: Progress) -> Ju
     return _judged(run, request, progress)[0]
 
 
-def _judged(run: Run, request: JudgeRequest, progress: Progress) -> tuple[Judgement, Measurement]:
+def _judged(run: Run, request: JudgeRequest, progress: Progress) -> tuple[Judgement, Measurement, TokenMeasurement]:
     if request.rollout == request.trainer:
         raise UsageError(
             f"{run.path}: the reading {request.rollout!r} would be compared with itself, which always passes. Name two "
             f"of: {', '.join(run.reading_names())}."
         )
     readings = (request.rollout, request.trainer)
+    refuse_expired(request.limits, [run.reading_info(name) for name in readings])
     measured = measure(run, run, request.rollout, request.trainer, progress=progress)
     whole = recording_verdicts(run, measured)
     whole += scoring_verdicts(run, request.rollout) + scoring_verdicts(run, request.trainer)
+    look_at(run, measured, whole, rollout=request.rollout, trainer=run.reading_info(request.trainer))
     tokens = measure_tokens(run, run, request.trainer, rollouts=measured.rollouts)
     verdicts = judged_in_order(tokens, measured, request.limits)
     if any(v.check == "mean_kl" and v.status is Status.FAIL for v in verdicts):
@@ -102,21 +122,26 @@ def _judged(run: Run, request: JudgeRequest, progress: Progress) -> tuple[Judgem
         readings=readings,
         speller=_speller(run, readings),
     )
-    return judgement, measured
+    return judgement, measured, tokens
 
 
 def judged_in_order(tokens: TokenMeasurement, measured: Measurement, limits: Limits) -> list[Verdict]:
-    """Tokens first; if the two sides do not read the same text, numbers say nothing."""
-    token_verdicts = [check(tokens) for check in TOKEN_CHECKS]
+    """Tokens first, then whose they are; if they are not those of both sides, or of one policy, numbers say nothing."""
+    token_verdicts = [*(check(tokens) for check in TOKEN_CHECKS), *history(tokens)]
+    versions = one_weight_version(measured)
     numeric = [*(check(measured, limits) for check in NUMERIC_CHECKS), *metric_limits(measured, limits)]
-    if any(v.required and v.status is Status.FAIL for v in token_verdicts):
-        numeric = [_without_meaning(verdict) for verdict in numeric]
-    return token_verdicts + numeric
+    failed = [v.check for v in token_verdicts if v.required and v.status is Status.FAIL]
+    if failed:
+        why = f"{failed[0]} failed: these are not the tokens of both sides, so numbers say nothing about the policy."
+        numeric = [_without_meaning(verdict, why) for verdict in numeric]
+    elif any(verdict.status is Status.UNKNOWN for verdict in versions):
+        why = "the rollouts come from several weight versions; the report has the numbers of each apart."
+        numeric = [_without_meaning(verdict, why) for verdict in numeric]
+    return token_verdicts + versions + numeric
 
 
-def _without_meaning(verdict: Verdict) -> Verdict:
-    """A numeric verdict on ids that mean two things is unknown, not a number."""
-    message = "the two sides do not read the same text from these ids, so their numbers say nothing about the policy."
+def _without_meaning(verdict: Verdict, message: str) -> Verdict:
+    """A numeric verdict on tokens that are not those of both sides, or of one policy, is unknown, not a number."""
     nothing = {
         "status": Status.UNKNOWN,
         "value": None,

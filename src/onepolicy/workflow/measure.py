@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,9 +19,13 @@ from onepolicy.records.parquet import RolloutBlock
 from onepolicy.records.rollout import Rollout
 from onepolicy.records.run import Run
 from onepolicy.tokens.classes import CLASSES, classes_in
-from onepolicy.tokens.round_trip import TokenMeasurement, measure_round_trip
+from onepolicy.tokens.round_trip import RoundTrip, TokenMeasurement, measure_round_trip
+from onepolicy.tokens.sides import Reader
+from onepolicy.tokens.special_tokens import SpecialTokens
+from onepolicy.tokens.trajectory import History
 from onepolicy.workflow.progress import Progress
 from onepolicy.workflow.record import ROLLOUT
+from onepolicy.workflow.trajectories import trajectories_of
 
 MOST_ROUND_TRIP_TOKENS = 1_000_000
 """in a larger run the token checks look at a fixed random share of rollouts of about this many tokens"""
@@ -42,7 +48,10 @@ def measure(
         rollout_meaning=p_meaning,
         trainer_meaning=q_join.info.meaning,
         is_kl=_is_kl(rollout_run, rollout, p_join),
-        buckets=Buckets(classes=_token_classes((rollout_run, p_join), (trainer_run, q_join))),
+        buckets=Buckets(
+            classes=_token_classes((rollout_run, p_join), (trainer_run, q_join)),
+            version_of=_weight_versions(rollout_run),
+        ),
     )
     seen: set[str] = set()
     progress.start(title, rollout_run.manifest.planned_rollouts)
@@ -64,6 +73,17 @@ def _token_classes(*sides: tuple[Run, ReadingJoin]) -> TokenClasses:
         if name:
             return TokenClasses(names=CLASSES, of_id=classes_in(run.tokenizer_file(name)))
     return TokenClasses()
+
+
+def _weight_versions(run: Run) -> dict[str, str]:
+    """Rollout id -> the weight version that sampled it, or the several in turn; empty if the engine names none."""
+    found: dict[str, str] = {}
+    for span in run.spans():
+        if span.weight_version:
+            before = found.get(span.rollout_id, span.weight_version)
+            changed = before.rpartition(" to ")[2] != span.weight_version
+            found[span.rollout_id] = f"{before} to {span.weight_version}" if changed else sys.intern(before)
+    return found
 
 
 def _is_kl(run: Run, name: str, join: ReadingJoin) -> bool:
@@ -91,23 +111,66 @@ def _paired(block: RolloutBlock, rollout: TopJoin, trainer: TopJoin) -> dict[str
 
 
 def measure_tokens(run: Run, trainer_run: Run, trainer_reading: str, *, rollouts: int) -> TokenMeasurement:
-    """Send the completions' text through the trainer side's tokenizer, where there are both."""
+    """Where sequences begin and end, and what becomes of the completions' text in the trainer side's tokenizer."""
     measured = TokenMeasurement(rollouts=rollouts)
     trainer = trainer_run.reading_info(trainer_reading).engine
-    if not run.manifest.keeps_text:
-        measured.why_unchecked = "the run keeps no text (--no-text)"
-    elif not trainer.tokenizer_hash:
-        measured.why_unchecked = f"the trainer side ({trainer.name}) has no tokenizer of its own"
-    else:
-        from tokenizers import Tokenizer  # noqa: PLC0415 - only a run with a tokenizer needs it
-
-        path = trainer_run.tokenizer_file(trainer.tokenizer_hash)
-        measure_round_trip(_sampled_share(run), Tokenizer.from_file(str(path)), measured)
+    sampling, scoring = readers(run, (trainer_run, trainer.tokenizer_hash))
+    known = scoring or sampling
+    if known is not None:
+        measured.special = SpecialTokens.of(known, raw_text=run.manifest.kind == "fixed")
+    measured.history = _history(run, known)
+    looked_at = (measured.special.seen(rollout) for rollout in _sampled_share(run)) if known else iter(())
+    if run.manifest.keeps_text and scoring is not None:
+        cap = run.manifest.protocol.max_new_tokens if run.manifest.kind == "fresh" else None
+        measure_round_trip(looked_at, RoundTrip(sampling=sampling, scoring=scoring), measured, cap=cap)
+        return measured
+    deque(looked_at, maxlen=0)
+    measured.why_unchecked = (
+        f"the trainer side ({trainer.name}) has no tokenizer of its own"
+        if run.manifest.keeps_text
+        else "the run keeps no text (--no-text)"
+    )
     return measured
+
+
+def _history(run: Run, reader: Reader | None) -> History | None:
+    """Of a fixed random share of the trajectories of a large run; None if none has several calls."""
+    found = History()
+    share = MOST_ROUND_TRIP_TOKENS / max(run.token_count(), 1)
+    for trajectory in trajectories_of(run, lambda name: share >= 1 or _falls_in(name, share)):
+        found.add(trajectory, reader, with_text=run.manifest.keeps_text)
+    return found if found.trajectories or found.unchecked else None
+
+
+def readers(run: Run, scoring: tuple[Run, str]) -> tuple[Reader | None, Reader | None]:
+    """The tokenizers that a run keeps of the engine that sampled it, and of another reading by its hash.
+
+    None where there is none; one and the same if both sides have the same.
+    """
+    other_run, other = scoring
+    own = run.reading_info(ROLLOUT).engine.tokenizer_hash if ROLLOUT in run.reading_names() else ""
+    sampling = _reader(run, own) if own else None
+    if sampling is not None and other == own:
+        return sampling, sampling
+    return sampling, _reader(other_run, other) if other else None
+
+
+def _reader(run: Run, name: str) -> Reader:
+    from tokenizers import Tokenizer  # noqa: PLC0415 - only a run with a tokenizer needs it
+
+    path = run.tokenizer_file(name)
+    try:
+        return Reader(Tokenizer.from_file(str(path)))
+    except Exception as error:  # what the library raises for a file that it cannot read
+        raise RunError(f"{path}: cannot be read as a tokenizer ({str(error)[:200]}). Score the run again.") from error
 
 
 def _sampled_share(run: Run) -> Iterator[Rollout]:
     share = MOST_ROUND_TRIP_TOKENS / max(run.token_count(), 1)
     for rollout in run.rollouts():
-        if share >= 1 or zlib.crc32(rollout.rollout_id.encode()) < share * 2.0**32:
+        if share >= 1 or _falls_in(rollout.rollout_id, share):
             yield rollout
+
+
+def _falls_in(name: str, share: float) -> bool:
+    return zlib.crc32(name.encode()) < share * 2.0**32

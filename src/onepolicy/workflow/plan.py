@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -44,16 +44,25 @@ class Shard:
         return cls(index=int(index) - 1, count=int(count))
 
 
-def plan_samples(suite: Suite, protocol: SamplingProtocol, *, budget: int | None = None) -> list[PlannedRollout]:
+def plan_samples(
+    suite: Suite,
+    protocol: SamplingProtocol,
+    *,
+    budget: int | None = None,
+    recorded: Collection[str] = (),
+) -> list[PlannedRollout]:
     """Every sample of every prompt; with a budget, as many whole prompts, spread over the suite, as surely fit.
 
-    budget: completion tokens; each sample counts with `max_new_tokens`.
+    budget: completion tokens; each sample counts with `max_new_tokens`. recorded: ids of the rollouts of a run that
+    grows, of whole prompts; they count towards the budget, and their prompts are not planned again.
     Raises: UsageError if the budget holds no prompt.
     """
-    prompts: Sequence[Prompt] = suite.prompts
+    prompts: Sequence[Prompt] = [p for p in suite.prompts if not _is_recorded(p, protocol, recorded)]
     if budget is not None:
-        prompts = spread(prompts, budget // (protocol.max_new_tokens * protocol.samples_per_prompt))
-        _check_budget(len(prompts), budget)
+        there = len(recorded) // protocol.samples_per_prompt
+        count = budget // (protocol.max_new_tokens * protocol.samples_per_prompt)
+        prompts = spread(prompts, max(count - there, 0))
+        _check_budget(count, budget)
     return [
         PlannedRollout(
             rollout_id=f"{prompt.id}/{sample}",
@@ -65,6 +74,10 @@ def plan_samples(suite: Suite, protocol: SamplingProtocol, *, budget: int | None
         for prompt in prompts
         for sample in range(protocol.samples_per_prompt)
     ]
+
+
+def _is_recorded(prompt: Prompt, protocol: SamplingProtocol, recorded: Collection[str]) -> bool:
+    return any(f"{prompt.id}/{sample}" in recorded for sample in range(protocol.samples_per_prompt))
 
 
 def spread(items: Sequence[T], count: int) -> Sequence[T]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from onepolicy.engines.contract import Completion, SampleInput, Sampler, Wanted
 from onepolicy.engines.spec import EngineSpec
-from onepolicy.errors import EngineError
+from onepolicy.errors import EngineError, RunError, UsageError
 from onepolicy.integrations import open_sampler
 from onepolicy.records.manifest import Manifest
 from onepolicy.records.protocol import SamplingProtocol
@@ -20,9 +20,11 @@ from onepolicy.records.run import Run
 from onepolicy.records.tokens import IntArray, TokenState
 from onepolicy.suites import FixedSequence, Suite, load_suite
 from onepolicy.version import VERSION
+from onepolicy.workflow.answers import sampled
 from onepolicy.workflow.environment import engine_info, environment
 from onepolicy.workflow.plan import PlannedRollout, Shard, batches, plan_samples, within_budget
 from onepolicy.workflow.progress import Progress, Silent
+from onepolicy.workflow.same_model import SameModel, canary_of
 
 ROLLOUT = "rollout"
 """name of the rollout side's reading"""
@@ -45,12 +47,14 @@ class RecordRequest:
     statistics: bool = False
     keep_text: bool = True
     shard: Shard = Shard()
+    extend: bool = False
+    """add to the complete run that is there what it lacks of this suite and budget"""
 
 
 def record(path: Path, request: RecordRequest, *, resume: bool = False, progress: Progress | None = None) -> Run:
     """Sample a suite's prompts, or encode its fixed sequences, into a run directory.
 
-    With `resume`, what the run already has is left as it is, byte for byte.
+    With `resume` or `request.extend`, what the run already has is left as it is, byte for byte.
     Raises: EngineError, RunError, UsageError.
     """
     suite = load_suite(request.suite)
@@ -67,17 +71,58 @@ def record_with(
     """The same with a suite and a sampler that are at hand."""
     if suite.is_fixed:
         return _record_fixed(sampler, path, request, suite, resume=resume, progress=progress)
-    plan = plan_samples(suite, request.protocol, budget=request.budget)
-    run = Run.create(path, _manifest(request, suite, planned=len(plan)), resume=resume)
+    run, plan = _opened(path, request, suite, resume=resume)
     with run.writing("rollouts", shard=str(request.shard)):
-        run.start_reading(_rollout_reading(run, sampler, request))
+        run.start_reading(_rollout_reading(run, sampler, request, plan))
         done = set(run.rollout_ids())
-        progress.start("sampling", len(plan[:: request.shard.count]))
-        for batch in batches(plan, sampler.batch_size, request.shard):
-            if not all(planned.rollout_id in done for planned in batch):
-                _sample_batch(run, sampler, batch, request)
-            progress.advance(len(batch))
+        mine = {p.rollout_id: p for batch in batches(plan, sampler.batch_size, request.shard) for p in batch}
+        # what is done are whole batches, so the batches of what is left are those of an undisturbed run
+        left = [planned for rollout_id, planned in mine.items() if rollout_id not in done]
+        progress.start("sampling", len(mine))
+        progress.advance(len(mine) - len(left))
+        info = run.reading_info(ROLLOUT)
+        reading, same = info.request, SameModel(sampler, info.canary, of_versions=True)
+        wanted = Wanted(meaning=reading.meaning, statistics=request.statistics, top=request.top)
+        inputs = (_input(sampler, planned, reading) for planned in left)
+        for asked, completions in sampled(sampler, inputs, request.protocol, wanted, same):
+            _check_answers(request.engine, asked, completions)
+            _write(run, [mine[item.rollout_id] for item in asked], asked, completions, request)
+            progress.advance(len(asked))
     return _completed(run)
+
+
+def _opened(path: Path, request: RecordRequest, suite: Suite, *, resume: bool) -> tuple[Run, Sequence[PlannedRollout]]:
+    """The run, and what it is to get; an extension that was begun is gone on with by `extend` and by `resume` alike."""
+    there = Run.open(path) if request.extend or (resume and (path / "manifest.json").exists()) else None
+    if request.extend and there is not None and there.manifest.status == "complete":
+        return _extended(there, request, suite)
+    before = set(there.manifest.there_before) if there is not None else set()
+    plan = plan_samples(suite, request.protocol, budget=request.budget, recorded=before)
+    manifest = _manifest(request, suite, planned=len(before) + len(plan))
+    return Run.create(path, manifest, resume=resume or request.extend), plan
+
+
+def _extended(there: Run, request: RecordRequest, suite: Suite) -> tuple[Run, Sequence[PlannedRollout]]:
+    with there.writing("extension"):
+        before = there.rollout_ids()
+        known = {there.manifest.suite_hash, *there.manifest.earlier_suites.values()}
+        if suite.hash not in known:
+            _refuse_known_ids(there, suite, before)
+        plan = plan_samples(suite, request.protocol, budget=request.budget, recorded=set(before))
+        manifest = _manifest(request, suite, planned=len(before) + len(plan))
+        run = Run.extend(there.path, manifest.model_copy(update={"there_before": tuple(sorted(before))}))
+    return run, plan
+
+
+def _refuse_known_ids(there: Run, suite: Suite, before: Sequence[str]) -> None:
+    """A prompt of another suite under an id that was used would pass for one that is there already."""
+    used = {rollout_id.rpartition("/")[0] for rollout_id in before}
+    twice = next((prompt.id for prompt in suite.prompts if prompt.id in used), None)
+    if twice is not None:
+        raise RunError(
+            f"{there.path}: the run has a prompt {twice!r} of {there.manifest.suite}, and {suite.name} has another one "
+            "under this id. Give the prompts ids of their own, or record another run."
+        )
 
 
 def _manifest(request: RecordRequest, suite: Suite, *, planned: int) -> Manifest:
@@ -94,7 +139,7 @@ def _manifest(request: RecordRequest, suite: Suite, *, planned: int) -> Manifest
     )
 
 
-def _rollout_reading(run: Run, sampler: Sampler, request: RecordRequest) -> ReadingInfo:
+def _rollout_reading(run: Run, sampler: Sampler, request: RecordRequest, plan: Sequence[PlannedRollout]) -> ReadingInfo:
     tokens = run.manifest.planned_rollouts * request.protocol.max_new_tokens
     meaning = sampler.sampled_meaning(request.protocol)
     return ReadingInfo(
@@ -105,13 +150,21 @@ def _rollout_reading(run: Run, sampler: Sampler, request: RecordRequest) -> Read
             meaning=meaning,
             statistics=request.statistics,
             top=request.top,
-            top_share=min(1.0, _MOST_TOP_TOKENS / max(tokens, 1)),
+            top_share=_top_share(run, request, tokens),
         ),
         engine=engine_info(run, sampler),
         condition=sampler.condition(path="decode"),
         meaning=meaning,
         environment=environment(),
+        canary=canary_of(sampler, sampler.encode_chat(plan[0].messages) if plan else None),
     )
+
+
+def _top_share(run: Run, request: RecordRequest, tokens: int) -> float:
+    """Of the run as it was planned at first: a prompt that belongs to the share stays in it."""
+    if request.extend and ROLLOUT in run.reading_names():
+        return run.reading_info(ROLLOUT).request.top_share
+    return min(1.0, _MOST_TOP_TOKENS / max(tokens, 1))
 
 
 def _completed(run: Run) -> Run:
@@ -123,24 +176,27 @@ def _completed(run: Run) -> Run:
 # -- fresh rollouts ---------------------------------------------------------------------------------------------
 
 
-def _sample_batch(run: Run, sampler: Sampler, batch: Sequence[PlannedRollout], request: RecordRequest) -> None:
-    reading = run.reading_info(ROLLOUT).request
-    inputs = [
-        SampleInput(
-            rollout_id=planned.rollout_id,
-            prompt_ids=sampler.encode_chat(planned.messages),
-            seed=planned.seed,
-            keep_top=reading.keeps_top(planned.prompt_id),
-        )
-        for planned in batch
-    ]
-    wanted = Wanted(meaning=reading.meaning, statistics=request.statistics, top=request.top)
-    completions = sampler.sample(inputs, request.protocol, wanted)
-    _check_answers(request.engine, inputs, completions)
-    rollouts = [_rollout(*row, request=request) for row in zip(batch, inputs, completions, strict=True)]
-    rows = [_row(*row) for row in zip(rollouts, inputs, completions, strict=True)]
+def _input(sampler: Sampler, planned: PlannedRollout, reading: ReadingRequest) -> SampleInput:
+    return SampleInput(
+        rollout_id=planned.rollout_id,
+        prompt_ids=sampler.encode_chat(planned.messages),
+        seed=planned.seed,
+        keep_top=reading.keeps_top(planned.prompt_id),
+    )
+
+
+def _write(
+    run: Run,
+    planned: Sequence[PlannedRollout],
+    asked: Sequence[SampleInput],
+    completions: Sequence[Completion],
+    request: RecordRequest,
+) -> None:
+    """The rollouts last: one that is there is whole."""
+    rollouts = [_rollout(*row, request=request) for row in zip(planned, asked, completions, strict=True)]
+    rows = [_row(*row) for row in zip(rollouts, asked, completions, strict=True)]
     run.write_reading(ROLLOUT, rows)
-    run.write_rollouts(rollouts, [_span(*row, request) for row in zip(inputs, completions, strict=True)])
+    run.write_rollouts(rollouts, [_span(*row, request) for row in zip(asked, completions, strict=True)])
 
 
 def _check_answers(spec: EngineSpec, inputs: Sequence[SampleInput], completions: Sequence[Completion]) -> None:
@@ -221,6 +277,8 @@ def _span(asked: SampleInput, completion: Completion, request: RecordRequest) ->
 def _record_fixed(
     sampler: Sampler, path: Path, request: RecordRequest, suite: Suite, *, resume: bool, progress: Progress
 ) -> Run:
+    if request.extend:
+        raise UsageError("a suite of fixed sequences is no sample that could grow. Record it as another run.")
     rollouts = [_fixed_rollout(sampler, sequence, request) for sequence in suite.sequences]
     rollouts = rollouts[: within_budget([int(r.loss_mask.sum()) for r in rollouts], request.budget)]
     run = Run.create(path, _manifest(request, suite, planned=len(rollouts)), resume=resume)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,13 @@ from onepolicy.records.protocol import Meaning
 from onepolicy.records.reading import ReadingInfo, ReadingRequest, ReadingRow
 from onepolicy.records.rollout import Rollout
 from onepolicy.records.run import Run
+from onepolicy.records.tokens import digest_of_ids
+from onepolicy.workflow.answers import scored
 from onepolicy.workflow.environment import engine_info, environment
 from onepolicy.workflow.plan import Shard
 from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.record import ROLLOUT
+from onepolicy.workflow.same_model import SameModel, canary_of
 
 TRAINER = "trainer"
 """name of the trainer side's reading"""
@@ -35,6 +38,8 @@ class ScoreRequest:
     statistics: bool = False
     report_ids_of: str | None = ROLLOUT
     """report the logprobs of the top tokens of this reading, where the run has them"""
+    shuffle: int | None = None
+    """hand the rollouts over in another order, drawn from this seed; all of them are held in memory then"""
     shard: Shard = Shard()
     resume: bool = False
     """go on with a reading that was begun; without it one of this name is an error"""
@@ -47,7 +52,7 @@ def score(path: Path, request: ScoreRequest, *, progress: Progress | None = None
     Raises: EngineError, RunError.
     """
     run = Run.open(path)
-    _check_recorded(run)
+    check_recorded(run)
     engine = open_engine(request.engine)
     try:
         if getattr(engine, "is_follower", False):
@@ -76,13 +81,18 @@ def score_with(engine: Engine, run: Run, request: ScoreRequest, *, progress: Pro
             )
         progress.start(f"scoring ({request.name})", run.manifest.planned_rollouts // request.shard.count)
         top = TopJoin(run, reading.report_ids_of) if reading.report_ids_of else None
-        for batch in _batches(run, engine.batch_size, request.shard):
-            if any(done.get(rollout.rollout_id) != rollout.digest for rollout in batch):
-                _score_batch(engine, run, batch, reading, request, top)
-            progress.advance(len(batch))
+        left = _left(_in_order(run, reading), engine.batch_size, request.shard, done, progress)
+        inputs = (_input(rollout, top) for rollout in left)
+        wanted = Wanted(meaning=reading.meaning, statistics=reading.statistics)
+        same = SameModel(engine, run.reading_info(request.name).canary, of_versions=False)
+        for asked, rows in scored(engine, inputs, wanted, same):
+            _check_answers(request.engine, asked, rows)
+            run.write_reading(request.name, rows)
+            progress.advance(len(rows))
 
 
-def _check_recorded(run: Run) -> None:
+def check_recorded(run: Run) -> None:
+    """Raise RunError if a rollout that was planned is not there."""
     have, planned = len(run.rollout_ids()), run.manifest.planned_rollouts
     if have != planned:
         raise RunError(
@@ -105,6 +115,7 @@ def _reading_request(run: Run, request: ScoreRequest) -> ReadingRequest:
         meaning=meaning,
         statistics=request.statistics,
         report_ids_of=source,
+        shuffle=request.shuffle,
     )
 
 
@@ -117,59 +128,57 @@ def _start(engine: Engine, run: Run, request: ScoreRequest, reading: ReadingRequ
             condition=engine.condition(path="prefill"),
             meaning=reading.meaning,
             environment=environment(),
+            canary=canary_of(engine, next((rollout.token_ids for rollout in run.rollouts()), None)),
         )
     )
 
 
-def _batches(run: Run, size: int, shard: Shard) -> Iterator[list[Rollout]]:
-    """Batches that depend on the run and the size alone, so that a repeated batch is padded as it was."""
-    batch: list[Rollout] = []
-    number = 0
-    for rollout in run.rollouts():
-        batch.append(rollout)
-        if len(batch) == size:
-            if number % shard.count == shard.index:
-                yield batch
-            batch, number = [], number + 1
-    if batch and number % shard.count == shard.index:
-        yield batch
+def _in_order(run: Run, reading: ReadingRequest) -> Iterable[Rollout]:
+    if reading.shuffle is None:
+        return run.rollouts()
+    return sorted(run.rollouts(), key=lambda rollout: reading.place_of(rollout.rollout_id))
 
 
-def _score_batch(
-    engine: Engine,
-    run: Run,
-    batch: list[Rollout],
-    reading: ReadingRequest,
-    request: ScoreRequest,
-    top: TopJoin | None,
-) -> None:
-    inputs = [
-        ScoreInput(
-            rollout_id=rollout.rollout_id,
-            token_ids=rollout.token_ids,
-            wanted=rollout.compared,
-            report=None if top is None else top.get(rollout.rollout_id),
-            keep_top=False,
-        )
-        for rollout in batch
-    ]
-    rows = engine.score(inputs, Wanted(meaning=reading.meaning, statistics=reading.statistics))
-    _check_answers(request.engine, batch, rows)
-    run.write_reading(request.name, rows)
+def _left(
+    rollouts: Iterable[Rollout], size: int, shard: Shard, done: dict[str, str], progress: Progress
+) -> Iterator[Rollout]:
+    """The shard's rollouts that have no row yet.
+
+    After a kill what is done are whole batches, so the others fall into the batches of an undisturbed run and are
+    padded as there.
+    """
+    for number, rollout in enumerate(rollouts):
+        if number // size % shard.count != shard.index:
+            continue
+        if done.get(rollout.rollout_id) == rollout.digest:
+            progress.advance(1)
+        else:
+            yield rollout
 
 
-def _check_answers(spec: EngineSpec, batch: list[Rollout], rows: list[ReadingRow]) -> None:
+def _input(rollout: Rollout, top: TopJoin | None) -> ScoreInput:
+    return ScoreInput(
+        rollout_id=rollout.rollout_id,
+        token_ids=rollout.token_ids,
+        wanted=rollout.compared,
+        report=None if top is None else top.get(rollout.rollout_id),
+        keep_top=False,
+    )
+
+
+def _check_answers(spec: EngineSpec, asked: list[ScoreInput], rows: list[ReadingRow]) -> None:
     """What comes back must be what was sent, else it is an error and not a number."""
-    if len(rows) != len(batch):
-        raise EngineError(f"{spec}: was given {len(batch)} rollouts and answered {len(rows)}.")
-    for rollout, row in zip(batch, rows, strict=True):
-        if (row.rollout_id, row.digest) != (rollout.rollout_id, rollout.digest):
+    if len(rows) != len(asked):
+        raise EngineError(f"{spec}: was given {len(asked)} rollouts and answered {len(rows)}.")
+    for item, row in zip(asked, rows, strict=True):
+        digest = digest_of_ids(item.token_ids)
+        if (row.rollout_id, row.digest) != (item.rollout_id, digest):
             raise EngineError(
-                f"{spec}: was given the ids of rollout {rollout.rollout_id} (digest {rollout.digest}) and answered for "
+                f"{spec}: was given the ids of rollout {item.rollout_id} (digest {digest}) and answered for "
                 f"{row.rollout_id} (digest {row.digest})."
             )
-        if len(row.logprobs) != len(rollout.token_ids):
+        if len(row.logprobs) != len(item.token_ids):
             raise EngineError(
-                f"{spec}: rollout {rollout.rollout_id} has {len(rollout.token_ids)} tokens, and {len(row.logprobs)} "
+                f"{spec}: rollout {item.rollout_id} has {len(item.token_ids)} tokens, and {len(row.logprobs)} "
                 "entries came back."
             )

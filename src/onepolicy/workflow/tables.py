@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from onepolicy.engines.spec import EngineSpec, parse_spec
+from onepolicy.errors import RunError, UsageError
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.evidence import RolloutDetail
 from onepolicy.numerics.measurement import Measurement
@@ -55,7 +59,7 @@ def commands(run: Run, sides: tuple[ReadingInfo, ReadingInfo], limits: list[str]
     again = shlex.join(["onepolicy", "judge", str(run.path), *names, *limits])
     if names:
         return (again,)
-    return (shlex.join(["onepolicy", "check", *_asked(run.manifest, sides, compared), *limits]), again)
+    return (shlex.join(["onepolicy", "check", *_asked(run.manifest, sides, compared), *_also(run), *limits]), again)
 
 
 def shown_rollout(detail: RolloutDetail, pieces: Pieces | None) -> ShownRollout:
@@ -131,6 +135,26 @@ def _asked(manifest: Manifest, sides: tuple[ReadingInfo, ReadingInfo], compared:
         options += ["--budget", str(compared)]
     options += ["--statistics"] if trainer.request.statistics else []
     return options if manifest.keeps_text else [*options, "--no-text"]
+
+
+def also_name(spec: EngineSpec) -> str:
+    """The name that `check` gives to a further reading: a folder's name, with enough of the spec's hash to be alone."""
+    options = "-".join(f"{key}-{value}" for key, value in sorted(spec.options.items()))
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", f"{TRAINER}-{spec.engine}-{options}")
+    return f"{name[:64].rstrip('-')}-{hashlib.sha256(str(spec).encode()).hexdigest()[:8]}"
+
+
+def _also(run: Run) -> list[str]:
+    """The further readings that `check` made, known by the name that it gives; those of `score --name` are others."""
+    options = []
+    for name in run.reading_names():
+        try:
+            spec = run.reading_info(name).request.engine
+            made = also_name(parse_spec(spec)) == name
+        except (RunError, UsageError):
+            continue  # a folder that is no reading of this run, such as a copy
+        options += ["--also", spec] if made else []
+    return options
 
 
 def _options(values: Mapping[str, object], usual: Mapping[str, object]) -> list[str]:

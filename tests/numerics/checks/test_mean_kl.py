@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onepolicy.judgement.limits import Limits
+from onepolicy.judgement.looks import Look
 from onepolicy.judgement.statistics import Estimate
 from onepolicy.numerics.checks.mean_kl import mean_kl
 from onepolicy.numerics.hybrid import PairedTop
@@ -120,7 +121,7 @@ def test_one_prompt_with_nearly_all_tokens_is_nearly_one_prompt(rollout, many, m
     rows = [*many(30, scale=0.0, length=1), rollout([-1.0] * 1000, [-1.0] * 1000, name="long")]
     verdict = mean_kl(measured(rows), Limits())
     assert verdict.status is UNKNOWN
-    assert "31 prompts (effectively 1.1)" in verdict.message
+    assert "31 prompts (effectively 1.5)" in verdict.message
 
 
 def test_copies_of_one_rollout_do_not_make_a_sample(rollout, measured):
@@ -181,3 +182,39 @@ def test_the_quantity_says_how_much_of_it_comes_from_top_lists(rollout, measured
     )
     rows = [rollout([-2.0, -2.0], [-2.0, -2.0], name="r", ids=[0, 0])]
     assert mean_kl(measured(rows, top={"r": top}), Limits()).quantity == name
+
+
+def looked_at(measured, number):
+    measured.look = Look(number=number)
+    return measured
+
+
+def test_a_later_look_may_pass_with_more_of_the_level_and_says_so(many, measured):
+    rows = many(30, scale=0.1)
+    highs = [mean_kl(looked_at(measured(rows), n), Limits()).high for n in (1, 2, 3)]
+    assert highs == sorted(highs, reverse=True)
+    verdict = mean_kl(looked_at(measured(rows), 2), Limits())
+    assert "(99 % lower and 98.5 % upper bound, look 2 " in verdict.message
+
+
+def test_no_level_is_left_for_a_fourth_look_however_good_the_number_is(many, measured):
+    good = many(200, scale=0.0001)
+    assert mean_kl(looked_at(measured(good), 3), Limits()).status is PASS
+    fourth = mean_kl(looked_at(measured(good), 4), Limits())
+    assert fourth.status is UNKNOWN
+    assert "3 looks are allowed" in fourth.message
+
+
+def test_a_long_rollout_weighs_no_more_than_one_of_128_tokens(rollout, many, measured):
+    rows = [*many(30, scale=0.0, length=128), rollout([-1.0] * 4096, [-1.2] * 4096, name="long")]
+    k3 = math.expm1(-0.2) + 0.2
+    assert measured(rows).gate().value == pytest.approx(k3 / 31, rel=1e-5)
+    assert measured(rows, is_kl=False).gate().value == pytest.approx(k3 * 4096 / (4096 + 30 * 128), rel=1e-5)
+
+
+def test_after_the_last_look_a_new_run_is_advised_and_no_extension(many, measured):
+    pair = looked_at(measured(many(30, scale=0.1, length=8)), 3)
+    verdict = mean_kl(pair, Limits(mean_kl=pair.gate().value * 1.1))
+    assert verdict.status is UNKNOWN
+    assert "a new run of about" in verdict.message
+    assert "--extend" not in verdict.message

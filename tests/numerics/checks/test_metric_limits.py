@@ -42,3 +42,11 @@ def test_a_limit_may_only_inform(rollout, measured):
 def test_a_name_that_is_no_metric_is_an_error_that_lists_them(rollout, measured):
     with pytest.raises(UsageError, match=r"'k4', which there is not\. Metrics: mean_d"):
         held(measured([rollout([-1.0], [-1.0])]), k4=MetricLimit(at_most=1.0))
+
+
+@pytest.mark.parametrize(("tokens", "status"), [(299, Status.UNKNOWN), (300, Status.PASS)])
+def test_a_percentile_of_fewer_tokens_than_show_one_beyond_it_is_unknown(many, measured, tokens, status):
+    pair = measured(many(tokens, scale=0.0, length=1))
+    (verdict,) = held(pair, abs_d_p99=MetricLimit(at_most=0.1))
+    assert verdict.status is status
+    assert status is Status.PASS or "299 tokens say nothing of it, 300 may" in verdict.message

@@ -40,7 +40,7 @@ def test_no_check_passes_where_nothing_was_compared_but_the_declared_meaning(rol
 
 
 def test_two_equal_columns_pass_every_check(many, measured):
-    verdicts = [check(measured(many(20, scale=0.0)), DEFAULT) for check in CHECKS]
+    verdicts = [check(measured(many(24, scale=0.0)), DEFAULT) for check in CHECKS]
     undecided = {v.check for v in verdicts if outcome(v) != (PASS, True)}
     assert undecided == {"sampled_as_reported"}, "columns of logprobs carry no entropy"
     assert decide(verdicts) is PASS

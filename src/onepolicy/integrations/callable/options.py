@@ -20,3 +20,7 @@ class CallableOptions(EngineOptions):
     """a label for the report"""
     timeout: float = Field(default=600.0, gt=0.0, allow_inf_nan=False)
     """seconds that ranks may take to load, and for each batch; not used in this process"""
+
+    def variations(self) -> dict[str, dict[str, object]]:
+        """Another batch size; how the function pads is its own business."""
+        return {"batch": {"batch_size": 1 if self.batch_size > 1 else 8}}

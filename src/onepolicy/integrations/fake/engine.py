@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -89,11 +90,12 @@ class FakeEngine:
         Raises: EngineError if an id is outside the vocabulary.
         """
         time.sleep(self._options.delay)
-        return [self._score_one(one, wanted) for one in batch]
+        rows = [self._score_one(one, wanted) for one in batch]
+        return self._with_batch_noise(rows) if self._options.batch_noise else rows
 
     def encode_chat(self, messages: Sequence[Message]) -> IntArray:
         """Ids of `<|im_start|>role\\ncontent<|im_end|>\\n` for each message, and the start of the answer."""
-        return self.encode(render_chat(messages), add_special_tokens=False)
+        return self.encode("<|bos|>" * self._options.chat_bos + render_chat(messages), add_special_tokens=False)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> IntArray:
         """Ids of a text; `add_special_tokens` puts <|bos|> in front."""
@@ -141,6 +143,20 @@ class FakeEngine:
             statistics=self._moments(rows, asked, wanted.meaning),
             top=self._top(one, rows, np.flatnonzero(asked).astype(np.int32), wanted),
         )
+
+    def _with_batch_noise(self, rows: list[ReadingRow]) -> list[ReadingRow]:
+        """Logprobs that depend a little on the batch; those that are given stay below zero."""
+        seed = hashlib.sha256(" ".join(row.digest for row in rows).encode()).digest()[:8]
+        rng = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "big")))
+        return [
+            replace(
+                row,
+                logprobs=(
+                    row.logprobs * (1 + self._options.batch_noise * rng.standard_normal(len(row.logprobs)))
+                ).astype(np.float32),
+            )
+            for row in rows
+        ]
 
     def _states_to_fill(self, one: ScoreInput) -> StateArray:
         """VALUE where a logprob is to be given, otherwise why there is none."""

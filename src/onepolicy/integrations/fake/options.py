@@ -20,6 +20,10 @@ class FakeOptions(EngineOptions):
     """a planted fault: what is reported belongs to logits / temperature, what is sampled does not"""
     offset: float = Field(default=0.0, allow_inf_nan=False)
     """a planted fault, in nats: added to every logprob; one that ends above zero comes back INVALID"""
+    batch_noise: float = Field(default=0.0, ge=0.0, lt=0.1, allow_inf_nan=False)
+    """when scoring: relative standard deviation of each logprob, fixed by the sequences of the batch and their order"""
+    chat_bos: int = Field(default=0, ge=0)
+    """how many <|bos|> stand in front of a chat; a planted fault if it is more than one"""
     delay: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """seconds to sleep before each batch"""
     batch_size: int = Field(default=16, ge=1)
@@ -30,3 +34,7 @@ class FakeOptions(EngineOptions):
     """a label; engines with different labels draw different noise"""
     logprobs: Literal["raw", "processed"] = "raw"
     """what the logprobs of sampled tokens mean"""
+
+    def variations(self) -> dict[str, dict[str, object]]:
+        """Another batch size; nothing is ever padded."""
+        return {"batch": {"batch_size": 1 if self.batch_size > 1 else 8}}

@@ -1,0 +1,1 @@
+"""llama.cpp's HTTP server: of a GGUF file in this process, or one that is already running."""

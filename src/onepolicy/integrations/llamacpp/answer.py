@@ -2,100 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from onepolicy.engines.columns import TopList, as_float32, known
 from onepolicy.engines.contract import Completion, SampleInput, Wanted
 from onepolicy.errors import EngineError
-from onepolicy.integrations.llamacpp.align import paired_positions
 from onepolicy.records.reading import TopLists
-from onepolicy.records.tokens import Float32, IntArray, TokenState, states_of
+from onepolicy.records.tokens import IntArray, StateArray, TokenState, states_of
 
 FINISH_REASONS = {"eos": "stop", "limit": "length", "word": "stop"}
 """`stop_type` of the server -> finish_reason"""
-
 Entry = Mapping[str, Any]
+"""what the server says of one token: id, logprob, bytes, top_logprobs"""
 
 
-def completion_of(
-    item: SampleInput, answer: Mapping[str, Any], wanted: Wanted, *, bytes_of: Callable[[int], bytes | None]
-) -> Completion:
-    """The completion that a server's answer describes.
-
-    A token without an entry is ABSENT. If the entries cannot be paired with the tokens, all are ABSENT.
-    Raises: EngineError if the answer lacks what was asked for.
-    """
-    ids: list[int] = _field(item, answer, "tokens")
-    stop_type: str = _field(item, answer, "stop_type")
-    entries: list[Entry] = answer.get("completion_probabilities", [])
-    positions = paired_positions(ids, [entry["id"] for entry in entries], bytes_of=bytes_of)
-    entries, positions = ([], []) if positions is None else (entries, positions)
-    given = _given(entries)
-    logprobs, states = np.full(len(ids), np.nan, np.float32), np.full(len(ids), TokenState.ABSENT, np.uint8)
-    at = np.asarray(positions, dtype=np.int32)
-    states[at] = _states(entries, given)
-    logprobs[at] = np.where(states[at] == TokenState.VALUE, given, np.nan)
-    finish = FINISH_REASONS.get(stop_type, stop_type)
-    return Completion(
-        rollout_id=item.rollout_id,
-        token_ids=np.asarray(ids, dtype=np.int32),
-        logprobs=logprobs,
-        states=states,
-        text=_field(item, answer, "content"),
-        finish_reason=finish,
-        stop_reason=str(ids[-1]) if stop_type == "eos" and ids else "",
-        cached_tokens=answer.get("timings", {}).get("cache_n"),
-        top1=_top1(entries, at, length=len(ids)),
-        top=_top(entries, at, wanted.top) if wanted.top and item.keep_top else None,
-    )
+def entries_of(answer: Mapping[str, Any]) -> list[Entry]:
+    """The entries of an answer, which are fewer than its tokens where some end inside a character."""
+    return list(answer.get("completion_probabilities") or [])
 
 
-def _field(item: SampleInput, answer: Mapping[str, Any], name: str) -> Any:
+def listed(entry: Entry) -> list[Entry]:
+    """The most likely tokens at an entry's position, the most likely first."""
+    return list(entry.get("top_logprobs") or [])
+
+
+def top_list(entry: Entry) -> TopList:
+    """The same as id -> logprob."""
+    return {int(one["id"]): one.get("logprob") for one in listed(entry)}
+
+
+def bytes_of(entry: Entry) -> dict[int, bytes]:
+    """What each listed token adds to the server's text; in a list of the whole vocabulary, of every token."""
+    return {int(one["id"]): bytes(one["bytes"]) for one in listed(entry)}
+
+
+def field(answer: Mapping[str, Any], name: str) -> Any:
+    """What an answer must have. Raises: EngineError."""
     if name not in answer:
         raise EngineError(
-            f"rollout {item.rollout_id}: the llama.cpp server's answer has no {name!r}; it has "
-            f"{', '.join(sorted(answer))}. This version of xllamacpp is not supported; install xllamacpp>=2026.1."
+            f"the llama.cpp server's answer has no {name!r}; it has {', '.join(sorted(answer))}. Use a version of 2026 "
+            "or later (in this process: xllamacpp>=2026.1)."
         )
     return answer[name]
 
 
-def _given(entries: Sequence[Entry]) -> Float32:
-    """Logprobs as the server gave them, NaN for null; sentinels are still in it."""
-    given = [entry.get("logprob") for entry in entries]
-    return np.asarray([np.nan if value is None else value for value in given], dtype=np.float32)
+def completion_of(
+    item: SampleInput, answer: Mapping[str, Any], wanted: Wanted, *, entries: Mapping[int, Entry]
+) -> Completion:
+    """The completion that a server's answer describes.
+
+    entries: position -> the entry of its token. A token without one is ABSENT.
+    Raises: EngineError if the answer lacks what was asked for.
+    """
+    ids: list[int] = field(answer, "tokens")
+    stop_type: str = field(answer, "stop_type")
+    given = as_float32(item.rollout_id, [entries.get(at, {}).get("logprob") for at in range(len(ids))])
+    finish = FINISH_REASONS.get(stop_type, stop_type)
+    return Completion(
+        rollout_id=item.rollout_id,
+        token_ids=np.asarray(ids, dtype=np.int32),
+        logprobs=known(given),
+        states=_states(entries, ids, states_of(given)),
+        text=field(answer, "content"),
+        finish_reason=finish,
+        stop_reason=str(ids[-1]) if stop_type == "eos" and ids else "",
+        cached_tokens=answer.get("timings", {}).get("cache_n"),
+        top1=_top1(entries, length=len(ids)),
+        top=_top(item.rollout_id, entries, wanted.top) if wanted.top and item.keep_top else None,
+    )
 
 
-def _states(entries: Sequence[Entry], given: Float32) -> Any:
-    missing = [entry.get("logprob") is None for entry in entries]
-    return np.where(missing, TokenState.ABSENT, states_of(given))
+def _states(entries: Mapping[int, Entry], ids: Sequence[int], states: StateArray) -> StateArray:
+    absent = [entries.get(at, {}).get("logprob") is None for at in range(len(ids))]
+    return np.where(np.asarray(absent, dtype=np.bool_), TokenState.ABSENT, states).astype(np.uint8)
 
 
-def _listed(entry: Entry) -> Sequence[Entry]:
-    listed: Sequence[Entry] = entry.get("top_logprobs") or []
-    return listed
-
-
-def _top1(entries: Sequence[Entry], at: IntArray, *, length: int) -> IntArray:
+def _top1(entries: Mapping[int, Entry], *, length: int) -> IntArray:
     top1 = np.full(length, -1, dtype=np.int32)
-    for position, entry in zip(at, entries, strict=True):
-        if listed := _listed(entry):
-            top1[position] = listed[0]["id"]
+    for position, entry in entries.items():
+        if most_likely := listed(entry):
+            top1[position] = most_likely[0]["id"]
     return top1
 
 
-def _top(entries: Sequence[Entry], at: IntArray, size: int) -> TopLists:
+def _top(rollout_id: str, entries: Mapping[int, Entry], size: int) -> TopLists:
     """The server's lists as they are: exactly the `size` most likely tokens, the sampled one not added.
 
     Only at positions that have an entry; the server knows nothing of the others.
     """
-    size = min((len(_listed(entry)) for entry in entries), default=size) if size else 0
+    at = sorted(entries)
+    size = min((len(listed(entries[position])) for position in at), default=size)
     ids = np.full((len(at), size), -1, dtype=np.int32)
     logprobs = np.full((len(at), size), np.nan, dtype=np.float32)
-    for n, entry in enumerate(entries):
-        listed = _listed(entry)[:size]
-        ids[n, : len(listed)] = [item["id"] for item in listed]
-        given = _given(listed)
-        logprobs[n, : len(listed)] = np.where(states_of(given) == TokenState.VALUE, given, np.nan)
-    return TopLists(positions=at, ids=ids, logprobs=logprobs)
+    for row, position in enumerate(at):
+        kept = listed(entries[position])[:size]
+        ids[row] = [one["id"] for one in kept]
+        logprobs[row] = known(as_float32(rollout_id, [one.get("logprob") for one in kept]))
+    return TopLists(positions=np.asarray(at, dtype=np.int32), ids=ids, logprobs=logprobs)

@@ -1,157 +1,262 @@
-"""llama.cpp as rollout side, in this process: `llamacpp:model.gguf?parallel=4&threads=2`."""
+"""llama.cpp's server: `llamacpp:model.gguf?parallel=4` in this process, or `llamacpp:http://localhost:8080`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 
+from onepolicy.engines.completions import LOWEST
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
-from onepolicy.engines.models import PACKAGED_MODELS, digest_of_file, is_packaged, packaged_gguf
+from onepolicy.engines.http import HttpClient, UnreachableError, is_url
+from onepolicy.engines.measured import DRAWS, TopList
+from onepolicy.engines.models import digest_of_file
 from onepolicy.engines.options import read_options
+from onepolicy.engines.readable import readable
+from onepolicy.engines.server import ServerEngine
 from onepolicy.engines.spec import EngineSpec
+from onepolicy.engines.stepping import stepped
 from onepolicy.errors import EngineError
-from onepolicy.integrations.llamacpp.answer import completion_of
+from onepolicy.integrations.llamacpp.align import paired_positions
+from onepolicy.integrations.llamacpp.answer import Entry, bytes_of, completion_of, entries_of, field, top_list
 from onepolicy.integrations.llamacpp.options import LlamaCppOptions
-from onepolicy.integrations.llamacpp.request import refuse_other_settings, request_of, settings_of
-from onepolicy.integrations.llamacpp.server import Server
-from onepolicy.integrations.llamacpp.vocabulary import Vocabulary, read_vocabulary
-from onepolicy.records.protocol import Meaning, SamplingProtocol
+from onepolicy.integrations.llamacpp.request import one_token, refuse_other_settings, request_of, settings_of
+from onepolicy.integrations.llamacpp.server import ServedFile, serve
+from onepolicy.integrations.llamacpp.stepping import LENGTHS, Slot
+from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.reading import Condition, EngineInfo, ReadingRow
 from onepolicy.records.tokens import IntArray
+from onepolicy.tokens.local import LocalTokenizer, local_tokenizer
+
+COMPLETION = "/completion"
+PLAIN = "a"
+"""a text whose last token ends no character early in any vocabulary"""
 
 
-class LlamaCppEngine:
-    """A GGUF model behind llama.cpp's own HTTP server."""
+class LlamaCppEngine(ServerEngine):
+    """A model behind llama.cpp's HTTP server, as rollout side or as trainer side. Both of its readings are decode."""
 
-    scores = False
-
-    def __init__(self, gguf: Path, *, target: str, options: LlamaCppOptions) -> None:
-        self.batch_size = options.batch_size
-        self._gguf = gguf
-        self._target = target
-        self._options = options
-        self._server = Server(gguf, options)
+    def __init__(self, client: HttpClient, options: LlamaCppOptions, *, here: ServedFile | None = None) -> None:
+        """`here`: the server, if it is in this process."""
+        super().__init__(client, options)
+        self._options, self._here = options, here
+        self._props = client.get("/props")
+        self._max_length = int(self._props["default_generation_settings"]["n_ctx"])
+        if here is not None:
+            self._max_length = min(self._max_length, options.ctx)
+        self.concurrency = self.batch_size = min(options.concurrency, int(self._props["total_slots"]))
+        self._free: asyncio.Queue[int] = asyncio.Queue()
+        for number in range(self.concurrency):
+            self._free.put_nowait(number)
+        self._plain = int(self._tokenized(PLAIN, add_special=False)[-1])
+        self._model = ""
+        self._model = str(field(client.call(self._asked(request_of([self._plain], one_token()))), "model"))
+        self._vocabulary: dict[int, bytes] = {}
+        self._spelling = asyncio.Lock()
 
     @classmethod
     def open(cls, spec: EngineSpec) -> Self:
-        """Serve the GGUF file that a spec names: a path, or a packaged model's name.
+        """Connect to the server at a URL, or serve the GGUF file that a spec names: a path, or a packaged model.
 
-        Raises: UsageError for an option, EngineError for a file that is not there or cannot be served.
+        Raises: UsageError for an option, EngineError for a file that is not there or cannot be served, and for a server
+        that does not answer as llama.cpp's does.
         """
         options = read_options(spec, LlamaCppOptions)
-        return cls(_gguf(spec.target), target=spec.target, options=options)
+        options = options.of_url() if is_url(spec.target) else options.of_file()
+        here = None if is_url(spec.target) else serve(spec.target, options)
+        client = HttpClient(spec.target if here is None else here.url, options)
+        try:
+            with readable(client.url):
+                return cls(client, options, here=here)
+        except BaseException:
+            client.close()
+            raise
 
     @cached_property
     def info(self) -> EngineInfo:
         """What the server says that it is."""
-        return EngineInfo(
-            name="llamacpp",
-            version=version("xllamacpp"),
-            model=self._target,
-            dtype=_dtype(self._props["model_ftype"]),
-            weights_hash=digest_of_file(self._gguf)[:16],
-            vocab_size=self._server.get("/v1/models")["data"][0]["meta"]["n_vocab"],
-            max_length=self._max_length,
-            options={name: str(value) for name, value in self._options.model_dump(exclude_none=True).items()},
+        with readable(self.client.url):
+            card = self.client.get("/v1/models")["data"][0].get("meta") or {}
+            known = EngineInfo(
+                name="llamacpp",
+                version=str(self._props.get("build_info", "unknown")),
+                model=str(self._props.get("model_path") or self._model),
+                dtype=_dtype(str(self._props.get("model_ftype") or self._options.dtype or "unknown")),
+                device="server",
+                vocab_size=card.get("n_vocab"),
+                max_length=self._max_length,
+                options={"slots": str(self.concurrency), "sampled_logprobs": str(self.sampled_logprobs)},
+            )
+        return known if self._here is None else self._of_file(known, self._here)
+
+    def _of_file(self, known: EngineInfo, here: ServedFile) -> EngineInfo:
+        options = self._options.model_dump(include={"ctx", "parallel", "threads", "tokenizer"}, exclude_defaults=True)
+        return known.model_copy(
+            update={
+                "version": version("xllamacpp"),
+                "model": here.target,
+                "device": "cpu",
+                "weights_hash": digest_of_file(here.gguf)[:16],
+                "options": known.options | {name: str(value) for name, value in options.items()},
+            }
         )
 
     def condition(self, *, path: Literal["decode", "prefill"]) -> Condition:
-        """The server decodes up to `parallel` requests together and pads nothing."""
-        return Condition(path=path, batch_size=min(self._options.parallel, self.batch_size))
+        """Always decode: given tokens are stepped through. The server puts up to a request a slot together."""
+        del path
+        return Condition(path="decode", batch_size=self.concurrency)
 
-    def score(self, batch: Sequence[ScoreInput], wanted: Wanted) -> list[ReadingRow]:
-        """Not possible: the server gives no logprobs of a prompt. Raises EngineError."""
-        raise EngineError("llamacpp can only be a rollout side for now; use it as --rollout")
-
-    def sampled_meaning(self, protocol: SamplingProtocol) -> Meaning:
-        """Raw: the server takes logprobs from the logits, before any sampler."""
-        return Meaning()
-
-    def sample(self, batch: Sequence[SampleInput], protocol: SamplingProtocol, wanted: Wanted) -> list[Completion]:
-        """One completion for each prompt, `parallel` at a time, each with its own seed.
+    async def sample_one(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
+        """One completion by the ids of its prompt.
 
         Requests that are decoded together may differ in the last bits from requests alone, so a seed repeats a
         completion only as far as the server's arithmetic does. Statistics are not available.
-        Raises: EngineError if the server fails, refuses a prompt, or samples otherwise than it was asked to.
         """
-        for item in batch:
-            self._refuse_too_long(item, protocol)
-        with ThreadPoolExecutor(max_workers=self._options.parallel) as pool:
-            return list(pool.map(lambda item: self._complete(item, protocol, wanted), batch))
+        settings = settings_of(item, protocol, wanted)
+        async with self._slot(item.rollout_id, cached=True) as slot:
+            self._refuse_too_long(len(item.prompt_ids), protocol.max_new_tokens)
+            answer = await self._asked(request_of(item.prompt_ids.tolist(), settings, slot=slot.number))
+            entries = await self._entries(slot, item, answer, top=settings["n_probs"])
+            return completion_of(item, answer, wanted, entries=entries)
+
+    async def score_one(self, item: ScoreInput, wanted: Wanted) -> ReadingRow:
+        """The logprob of each wanted token, forced one after the other."""
+        if not wanted.meaning.is_raw:
+            raise EngineError(
+                f"{self.client.url}: llama.cpp's logprobs are raw, {wanted.meaning} ones are asked for. Sample with "
+                "temperature 1 and no truncation, or score with another engine."
+            )
+        async with self._slot(item.rollout_id, cached=False) as slot:
+            self._refuse_too_long(len(item.token_ids), 0)
+            return await stepped(item, slot.list_after, at_once=1)
+
+    def first_position(self, token_ids: IntArray, temperature: float, top_k: int) -> TopList:
+        """The most likely tokens of the position after some ids."""
+        for seed in range(DRAWS):
+            settings = one_token(temperature=temperature, top_k=top_k, top=20, seed=seed)
+            entries = entries_of(self.client.call(self._asked(request_of(token_ids.tolist(), settings))))
+            if entries:  # there is none if the drawn token ends inside a character
+                given = top_list(entries[0])
+                return {token: value for token, value in given.items() if value is not None and value > LOWEST}
+        return {}
 
     def encode_chat(self, messages: Sequence[Message]) -> IntArray:
-        """Ids of a conversation in the model's template, as the server renders it, ready for the answer."""
-        conversation = [dict(message) for message in messages]
-        rendered = self._server.post("/apply-template", {"messages": conversation}, asked_for="a chat template")
-        return self._tokenized(rendered["prompt"], parse_special=True, add_special=False)
+        """Ids of a conversation in the model's template, as the server renders it, ready for the answer.
+
+        Where the model wants a BOS, the server takes it out of the rendered text and adds it again with the ids.
+        """
+        return self._tokenized(self.render(messages), add_special=True)
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """A conversation in the model's template, ready for the answer, without a BOS."""
+        answer = self.client.post("/apply-template", {"messages": [dict(message) for message in messages]})
+        return str(field(answer, "prompt"))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> IntArray:
         """Ids of a text; special tokens that it spells out become their ids."""
-        return self._tokenized(text, parse_special=True, add_special=add_special_tokens)
+        return self._tokenized(text, add_special=add_special_tokens)
 
     def decode(self, token_ids: IntArray) -> str | None:
         """Text of the ids, special tokens spelled out."""
-        answer = self._server.post("/detokenize", {"tokens": token_ids.tolist()}, asked_for="decoding token ids")
-        return str(answer["content"])
+        return str(field(self.client.post("/detokenize", {"tokens": token_ids.tolist()}), "content"))
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """What a token adds to a text, special tokens spelled out; None if the vocabulary does not have it."""
+        content = self.client.call(self._bytes()).get(token_id)
+        return content or (None if content is None else (self.decode(np.asarray([token_id])) or "").encode())
 
     def tokenizer_file(self) -> bytes | None:
-        """None: a GGUF file holds its tokenizer in another form."""
-        return None
+        """The tokenizer of the option `tokenizer`; a server gives none."""
+        return None if self._tokenizer is None else self._tokenizer.file()
 
     def close(self) -> None:
-        """Stop the server."""
-        self._server.close()
+        """End the connection, and the server if it is in this process."""
+        super().close()
+        if self._here is not None:
+            self._here.close()
 
-    def _complete(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
-        settings = settings_of(item, protocol, wanted)
-        answer = self._server.post("/completion", request_of(item, settings), asked_for=f"rollout {item.rollout_id}")
-        refuse_other_settings(item, sent=settings, used=answer.get("generation_settings", {}))
-        return completion_of(item, answer, wanted, bytes_of=self._bytes_of)
+    def _scored(self, ids: IntArray) -> dict[str, float]:
+        """A canary: one request, where scoring takes one for each id."""
+        return self._next(ids)
 
-    def _tokenized(self, text: str, *, parse_special: bool, add_special: bool) -> IntArray:
-        body = {"content": text, "parse_special": parse_special, "add_special": add_special}
-        return np.asarray(self._server.post("/tokenize", body, asked_for="encoding a text")["tokens"], dtype=np.int32)
+    @asynccontextmanager
+    async def _slot(self, rollout_id: str, *, cached: bool) -> AsyncIterator[Slot]:
+        """A slot of the server that no other sequence of ours uses meanwhile. Errors inside name the rollout."""
+        number = await self._free.get()
+        try:
+            yield Slot(self._asked, number=number, plain=self._plain, cached=cached)
+        except EngineError as error:
+            kind = UnreachableError if isinstance(error, UnreachableError) else EngineError
+            said = str(error)
+            raise kind(said if said.startswith("rollout ") else f"rollout {rollout_id}: {said}") from error
+        finally:
+            self._free.put_nowait(number)
 
-    @cached_property
-    def _props(self) -> dict[str, Any]:
-        return self._server.get("/props")
+    async def _entries(self, slot: Slot, item: SampleInput, answer: Mapping[str, Any], *, top: int) -> dict[int, Entry]:
+        """Position -> entry of every sampled token; of none if the server's entries are not those of its tokens.
 
-    @property
-    def _max_length(self) -> int:
-        return min(self._options.ctx, int(self._props["default_generation_settings"]["n_ctx"]))
+        Those that it left out are asked for from the last to the first, so that the cache holds what is before each.
+        """
+        ids: list[int] = field(answer, "tokens")
+        given = entries_of(answer)
+        spelled = await self._bytes() if len(given) != len(ids) else {}
+        positions = paired_positions(ids, [entry["id"] for entry in given], bytes_of=spelled.get)
+        if positions is None:
+            return {}
+        entries = dict(zip(positions, given, strict=True))
+        full = np.concatenate([item.prompt_ids, np.asarray(ids, dtype=np.int32)])
+        for at in sorted(set(range(len(ids))) - set(positions), reverse=True):
+            entries[at] = await slot.entry(full[: len(item.prompt_ids) + at], ids[at], top=top)
+        return entries
 
-    @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        return read_vocabulary(self._gguf)
+    async def _bytes(self) -> dict[int, bytes]:
+        """What each token of the vocabulary adds to the server's text, from one list of all of them."""
+        async with self._spelling:
+            if not self._vocabulary:
+                answer = await self._asked(request_of([self._plain], one_token(top=LENGTHS[-1])))
+                self._vocabulary = bytes_of((entries_of(answer) or [{}])[0])
+            return self._vocabulary
 
-    def _bytes_of(self, token_id: int) -> bytes | None:
-        return self._vocabulary.bytes_of(token_id)
-
-    def _refuse_too_long(self, item: SampleInput, protocol: SamplingProtocol) -> None:
-        length = len(item.prompt_ids)
-        if length + protocol.max_new_tokens > self._max_length:
+    async def _asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a completion request. Raises: EngineError unless it is one of that very request."""
+        answer: dict[str, Any] = await self.client.request("POST", COMPLETION, body)
+        used = field(answer, "generation_settings")
+        refuse_other_settings(sent={name: body[name] for name in one_token()}, used=used)
+        count = len(body["prompt"])
+        if field(answer, "tokens_evaluated") != count or answer.get("truncated"):
             raise EngineError(
-                f"rollout {item.rollout_id}: {length} prompt tokens and max_new_tokens={protocol.max_new_tokens} "
-                f"exceed the {self._max_length} tokens of a request. Raise the option ctx (up to the model's own "
-                "limit), or lower max_new_tokens."
+                f"{self.client.url}: the server counts {answer['tokens_evaluated']} prompt tokens, {count} were sent. "
+                "Look for a BOS that it adds, or a limit that it cuts at."
             )
+        if self._model and answer.get("model") != self._model:
+            raise EngineError(
+                f"{self.client.url}: {answer.get('model')!r} answered, {self._model!r} was there before. The server "
+                "was changed; record or score with one model from the start."
+            )
+        return answer
 
+    def _tokenized(self, text: str, *, add_special: bool) -> IntArray:
+        body = {"content": text, "parse_special": True, "add_special": add_special}
+        with readable(f"{self.client.url}/tokenize"):
+            return np.asarray(field(self.client.post("/tokenize", body), "tokens"), dtype=np.int32)
 
-def _gguf(target: str) -> Path:
-    if is_packaged(target):
-        return packaged_gguf(target)
-    path = Path(target).expanduser()
-    if not path.is_file():
-        raise EngineError(
-            f"there is no GGUF file {path}. Check the path, or give one of: {', '.join(PACKAGED_MODELS)}."
-        )
-    return path
+    @cached_property
+    def _tokenizer(self) -> LocalTokenizer | None:
+        return local_tokenizer(self._options.tokenizer)
+
+    def _refuse_too_long(self, length: int, new: int) -> None:
+        if length + new > self._max_length:
+            what = f"{length} prompt tokens and max_new_tokens={new} exceed" if new else f"{length} tokens exceed"
+            how = "Raise the option ctx (up to the model's own limit)" if self._here else "Start it with a larger -c"
+            raise EngineError(
+                f"{what} the {self._max_length} tokens of a request to {self.client.url}. {how}, or lower "
+                "max_new_tokens."
+            )
 
 
 def _dtype(model_ftype: str) -> str:

@@ -1,14 +1,14 @@
-"""A llama.cpp server in this process and the connection to it."""
+"""A llama.cpp server in this process."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from onepolicy.engines.models import PACKAGED_MODELS, is_packaged, packaged_gguf
 from onepolicy.engines.threads import sleeping_threads
 from onepolicy.errors import EngineError, MissingExtraError
 from onepolicy.integrations.llamacpp.options import LlamaCppOptions
@@ -17,49 +17,44 @@ SILENT = -1
 """xllamacpp's verbosity at which nothing is written to stderr; what fails arrives as an exception or an HTTP status"""
 
 
-class Server:
-    """Serves one GGUF file on a free port of 127.0.0.1 until `close`."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class ServedFile:
+    """A GGUF file behind a server of this process, until `close`."""
 
-    def __init__(self, gguf: Path, options: LlamaCppOptions) -> None:
-        self._options = options
-        self._server = _start(gguf, options)
-        self._client = httpx.Client(base_url=self._server.listening_address, timeout=options.timeout, trust_env=False)
+    target: str
+    """as the spec names it"""
+    gguf: Path
+    server: Any
 
-    def get(self, path: str) -> dict[str, Any]:
-        """The JSON that a path answers. Raises EngineError."""
-        return self._answer(f"GET {path}", self._client.build_request("GET", path))
-
-    def post(self, path: str, body: dict[str, Any], *, asked_for: str) -> dict[str, Any]:
-        """The JSON that a path answers to `body`. Raises EngineError that names `asked_for`."""
-        return self._answer(asked_for, self._client.build_request("POST", path, json=body))
-
-    def _answer(self, asked_for: str, request: httpx.Request) -> dict[str, Any]:
-        try:
-            response = self._client.send(request)
-        except httpx.TimeoutException as error:
-            raise EngineError(
-                f"{asked_for}: the llama.cpp server did not answer within {self._options.timeout:g} s. "
-                "Raise the option timeout, or lower max_new_tokens."
-            ) from error
-        except httpx.TransportError as error:
-            raise EngineError(
-                f"{asked_for}: the connection to the llama.cpp server broke ({error}). "
-                "Run the command again; a run resumes."
-            ) from error
-        if response.is_error:
-            raise EngineError(
-                f"{asked_for}: the llama.cpp server refused ({response.status_code}): {_reason(response)}"
-            )
-        answer: dict[str, Any] = response.json()
-        return answer
+    @property
+    def url(self) -> str:
+        """Where it listens: a free port of 127.0.0.1."""
+        return str(self.server.listening_address)
 
     def close(self) -> None:
         """Stop the server and its threads."""
-        self._client.close()
-        self._server = None
+        self.server = None
 
 
-def _start(gguf: Path, options: LlamaCppOptions) -> Any:
+def gguf_of(target: str) -> Path:
+    """The file that a spec's target names: a path, or a packaged model. Raises: EngineError if there is none."""
+    if is_packaged(target):
+        return packaged_gguf(target)
+    path = Path(target).expanduser()
+    if not path.is_file():
+        raise EngineError(
+            f"there is no GGUF file {path}. Check the path, or give one of: {', '.join(PACKAGED_MODELS)}; a server "
+            "that is already running is llamacpp:http://host:port."
+        )
+    return path
+
+
+def serve(target: str, options: LlamaCppOptions) -> ServedFile:
+    """Start a server of the GGUF file that a spec's target names.
+
+    Raises: EngineError if there is none or llama.cpp cannot load it, MissingExtraError.
+    """
+    gguf = gguf_of(target)
     xllamacpp = _xllamacpp()
     params = xllamacpp.CommonParams()
     params.model.path = str(gguf)
@@ -70,13 +65,13 @@ def _start(gguf: Path, options: LlamaCppOptions) -> Any:
     params.special = True  # spell special tokens out in the text
     params.fit_params = False  # it would lower n_ctx to what it thinks fits
     params.n_gpu_layers = 0  # the engine says device=cpu
-    params.cache_ram_mib = 0  # prompts are never reused, so none are kept
+    params.cache_ram_mib = 0  # a sequence is gone on with in its own slot, and never again later
     params.ui = False
     params.verbosity = SILENT
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads = options.threads or os.cpu_count() or 1
     try:
-        return xllamacpp.Server(params)
+        return ServedFile(target=target, gguf=gguf, server=xllamacpp.Server(params))
     except RuntimeError as error:
         raise EngineError(
             f"llama.cpp cannot load {gguf} ({error}). Check that it is a complete GGUF file of a model that this "
@@ -90,10 +85,3 @@ def _xllamacpp() -> Any:
             return import_module("xllamacpp")
     except ImportError as error:
         raise MissingExtraError(package="xllamacpp", extra="llamacpp", needed_for="the engine 'llamacpp'") from error
-
-
-def _reason(response: httpx.Response) -> str:
-    try:
-        return str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return response.text[:200]

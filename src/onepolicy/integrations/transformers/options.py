@@ -28,3 +28,13 @@ class TransformersOptions(EngineOptions):
     """what sampled logprobs mean: of the model's logits, or after temperature and truncation"""
     trust_remote_code: bool = False
     """run Python code that comes with the model; only for models whose code you have read"""
+
+    def variations(self) -> dict[str, dict[str, object]]:
+        """Another batch size, and the other side of padding; with a batch of 1 nothing would be padded."""
+        return {
+            "batch": {"batch_size": 1 if self.batch_size > 1 else 8},
+            "padding": {
+                "batch_size": self.batch_size if self.batch_size > 1 else 8,
+                "padding_side": "right" if self.padding_side == "left" else "left",
+            },
+        }

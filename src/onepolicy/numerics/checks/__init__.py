@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from onepolicy.judgement.limits import Limits
+from onepolicy.numerics.checks.alignment import alignment
 from onepolicy.numerics.checks.coverage import coverage
 from onepolicy.numerics.checks.max_abs_d import max_abs_d
 from onepolicy.numerics.checks.mean_kl import mean_kl
@@ -25,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     valid_logprobs,
     placeholder_zeros,
     coverage,
+    alignment,
     mean_kl,
     mean_ratio,
     sampled_as_reported,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, Context
 
-from onepolicy.judgement.limits import MIN_CLUSTERS, MIN_EFFECTIVE_CLUSTERS, Limits
+from onepolicy.judgement.limits import ALPHA, LOOK_ALPHAS, MIN_CLUSTERS, MIN_EFFECTIVE_CLUSTERS, Limits
+from onepolicy.judgement.looks import Look
 from onepolicy.judgement.statistics import Estimate, prompts_needed
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.verdict import Status, Verdict, VerdictKind
@@ -25,7 +26,7 @@ def mean_kl(measured: Measurement, limits: Limits) -> Verdict:
     if measured.is_kl and measured.rollout_meaning.truncates and measured.hybrid_tokens < measured.valid:
         return _without_number(measured, limits)
     if measured.is_kl:
-        status, message = _about_the_policy(estimate, limits.mean_kl)
+        status, message = _about_the_policy(estimate, limits.mean_kl, measured.look)
         kind: VerdictKind = "about the policy"
     else:
         status = Status.PASS if estimate.value <= limits.mean_kl else Status.FAIL
@@ -53,7 +54,7 @@ def quantity(measured: Measurement) -> str:
     return "kl_hybrid" if measured.hybrid_tokens == measured.valid else "kl_hybrid_and_k3"
 
 
-def _about_the_policy(estimate: Estimate, limit: float) -> tuple[Status, str]:
+def _about_the_policy(estimate: Estimate, limit: float, look: Look) -> tuple[Status, str]:
     if math.isinf(estimate.value):
         return Status.FAIL, (
             "KL is infinite: on some token the trainer's logprob is hundreds of nats above the rollout side's, so the "
@@ -65,7 +66,12 @@ def _about_the_policy(estimate: Estimate, limit: float) -> tuple[Status, str]:
             f"{estimate.effective_clusters:.1f}); {MIN_CLUSTERS} are needed to say anything about the policy. Record "
             "more prompts."
         )
-    shown = f"KL {estimate.value:.2g} nats per token (99 % bounds {estimate.low:.2g} and {estimate.high:.2g})"
+    shown = f"KL {estimate.value:.2g} nats per token ({look.bounds} {estimate.low:.2g} and {estimate.high:.2g})"
+    if not look.decides:
+        return Status.UNKNOWN, (
+            f"{shown}, limit {limit:g}. This is look {look.number} at a run that grew, and who looks often enough sees "
+            f"a pass by chance: {len(LOOK_ALPHAS)} looks are allowed. Record a new run of the size that is needed."
+        )
     if estimate.high <= limit:
         return Status.PASS, f"{shown}, limit {limit:g}."
     if estimate.low > limit:
@@ -73,14 +79,20 @@ def _about_the_policy(estimate: Estimate, limit: float) -> tuple[Status, str]:
             Status.FAIL,
             f"{shown}, limit {limit:g}. The smallest limit that this check would pass is {_up(estimate.high)}.",
         )
-    return Status.UNKNOWN, f"{shown}, limit {limit:g} lies inside. {_more(estimate, limit)}"
+    return Status.UNKNOWN, f"{shown}, limit {limit:g} lies inside. {_more(estimate, limit, look)}"
 
 
-def _more(estimate: Estimate, limit: float) -> str:
-    needed = prompts_needed(estimate, limit=limit)
+def _more(estimate: Estimate, limit: float, look: Look) -> str:
+    """How many prompts decide at the next look, which has its own level, or in a new run if there is none."""
+    anew = not look.next.decides
+    needed = prompts_needed(estimate, limit=limit, upper_alpha=ALPHA if anew else look.next.alpha)
     if needed > 50 * estimate.clusters:
         return f"The value is too close to the limit: {50 * estimate.clusters} prompts would not decide."
-    return f"About {math.ceil(max(needed - estimate.clusters, 1))} more prompts would decide."
+    if anew:
+        prompts = math.ceil(max(needed, MIN_CLUSTERS))
+        return f"No look at this run is left; a new run of about {prompts} prompts would decide."
+    more = math.ceil(max(needed - estimate.clusters, 1))
+    return f"About {more} more prompts would decide (--extend, with a suite that has them)."
 
 
 def _on_these_tokens(estimate: Estimate, limit: float) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-from onepolicy.judgement.limits import MIN_CLUSTERS, Limits
+from onepolicy.judgement.limits import FAIL_ALPHAS, MIN_CLUSTERS, Limits
 from onepolicy.judgement.statistics import Estimate, t_quantile
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.verdict import Status, Verdict
 
-ALPHA = 1e-3
-"""two-sided level: a check that runs on every pair must not cry wolf"""
 FLOAT32_ROUNDING = 2e-6
 """a mean of this size is rounding: float32 logits between 32 and 64 are spaced 4e-6"""
 
@@ -28,7 +26,11 @@ def mean_ratio(measured: Measurement, limits: Limits) -> Verdict:
     if not known:
         return _without_answer(measured, ratio)
     missing = 1 - measured.valid / measured.compared
-    width = t_quantile(ratio.clusters - 1, ALPHA / 2) * ratio.standard_error + FLOAT32_ROUNDING + missing
+    width = (
+        t_quantile(ratio.clusters - 1, FAIL_ALPHAS["mean_ratio"] / 2) * ratio.standard_error
+        + FLOAT32_ROUNDING
+        + missing
+    )
     off = ratio.value - 1
     found = f"the mean importance ratio is 1 {off:+.2g} (error {ratio.standard_error:.2g})"
     if abs(off) <= width:

@@ -9,7 +9,8 @@ from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.verdict import Status, Verdict
 
 LIMIT = 4.0
-"""standard deviations, either way; controls stay below 2.3, a temperature of 0.7 gives -23 in 2,716 tokens"""
+"""standard deviations, either way, a level of 6e-5; controls stay below 2.3, a temperature of 0.7 gives -23 in 2,716
+tokens"""
 MIN_TOKENS = 200
 MISSING = 3.0
 """nats by which each token without a value may shift the sum: which ones are missing may depend on the token"""

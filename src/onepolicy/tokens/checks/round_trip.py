@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from onepolicy.records.verdict import Evidence, Status, Verdict
-from onepolicy.tokens.round_trip import TokenMeasurement
+from onepolicy.tokens.round_trip import RoundTripBreak, TokenMeasurement
+from onepolicy.tokens.sides import Piece
 
 
 def round_trip(measured: TokenMeasurement) -> Verdict:
@@ -19,7 +22,6 @@ def round_trip(measured: TokenMeasurement) -> Verdict:
             required=False,
             message=f"the ids of all {measured.checked} completions come back from their text.",
         )
-    causes = ", ".join(f"{count} by {cause}" for cause, count in sorted(measured.causes.items()))
     first = measured.breaks[0]
     return Verdict(
         check="round_trip",
@@ -30,21 +32,32 @@ def round_trip(measured: TokenMeasurement) -> Verdict:
         limit=0,
         unit="rollouts",
         message=(
-            f"{broken} of {measured.checked} completions do not come back from their text ({causes}); first rollout "
-            f"{first.rollout_id} at position {first.position}: sampled {_spelled(first.sampled)}, encoded "
-            f"{_spelled(first.encoded)}. Harmless where ids travel, as here; a trainer that is handed "
-            "text scores other tokens."
+            f"{broken} of {measured.checked} completions do not come back from their text "
+            f"({by_cause(measured.causes)}); first rollout {first.rollout_id} at position {first.difference.position}: "
+            f"{both_spellings(first)}. Harmless where ids travel, as here; a trainer that is handed text scores other "
+            "tokens."
         ),
         evidence=tuple(
             Evidence(
                 rollout_id=b.rollout_id,
-                position=b.position,
-                note=f"{b.cause}: sampled {_spelled(b.sampled)}, encoded {_spelled(b.encoded)}",
+                position=b.difference.position,
+                note=f"{b.difference.cause} ({b.difference.seen}): {both_spellings(b)}",
             )
             for b in measured.breaks
         ),
     )
 
 
-def _spelled(pieces: tuple[str, ...]) -> str:
-    return "|".join(repr(piece)[1:-1] for piece in pieces) or "nothing"
+def by_cause(causes: Mapping[str, int]) -> str:
+    """How many by each cause, the commonest first."""
+    ranked = sorted(causes.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} by {cause}" for cause, count in ranked)
+
+
+def both_spellings(broken: RoundTripBreak) -> str:
+    """What was sampled and what was encoded, a few tokens of each."""
+    return f"sampled {_spelled(broken.difference.first)}, encoded {_spelled(broken.difference.second)}"
+
+
+def _spelled(pieces: tuple[Piece, ...]) -> str:
+    return "|".join(repr(piece.text)[1:-1] for piece in pieces[:4]) or "nothing"

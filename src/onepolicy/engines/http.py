@@ -1,0 +1,387 @@
+"""JSON over HTTP to one server: many requests in flight, retries that can help, and an end to everything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import Field
+from pydantic_core import from_json, to_json
+
+from onepolicy.engines.options import EngineOptions
+from onepolicy.errors import EngineError, UsageError
+from onepolicy.version import VERSION
+from onepolicy.visible import visible
+
+T = TypeVar("T")
+Json = dict[str, Any]
+Parse = Callable[[bytes], Any]
+
+MOST_BYTES = 256 * 2**20
+"""of one answer; top lists of 20 for a sequence of 100,000 tokens are half of it"""
+RETRIED = (408, 425, 429, 500, 502, 503, 504)
+"""statuses that may pass by themselves"""
+LONGEST_WAIT = 20.0
+"""seconds before a retry, whatever the server asks for"""
+CONNECT = 10.0
+"""seconds to wait for a connection; one that fails is tried again"""
+_SHOWN = 300
+_HEADERS = {
+    "accept": "application/json",
+    "accept-encoding": "gzip, deflate",
+    "content-type": "application/json",
+    "user-agent": f"onepolicy/{VERSION}",
+}
+
+
+class ServerOptions(EngineOptions):
+    """Options of every engine behind a URL."""
+
+    concurrency: int = Field(default=32, ge=1, le=4096)
+    """requests in flight at most"""
+    timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """seconds that one request may take, with its answer read to the end"""
+    retries: int = Field(default=6, ge=0, le=50)
+    """times a request is sent again after a broken connection or a status 408, 425, 429, 500, 502, 503 or 504"""
+    key_env: str = ""
+    """name of the environment variable that holds the key; the key itself is never written anywhere"""
+
+
+_ASIDE: ContextVar[bool] = ContextVar("aside", default=False)
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Requests that are made inside do not wait for their turn behind those that are queued."""
+    before = _ASIDE.set(True)
+    try:
+        yield
+    finally:
+        _ASIDE.reset(before)
+
+
+class UnreachableError(EngineError):
+    """No answer came, or none that could be read, however often it was asked for."""
+
+
+class StatusError(EngineError):
+    """The server answered with a status that says no, or says so again and again."""
+
+    def __init__(self, message: str, *, status: int, said: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.said = said
+        """the beginning of the answer"""
+
+    @property
+    def unknown_path(self) -> bool:
+        """Whether the server has nothing at this path, or not for this method."""
+        return self.status in (404, 405, 501)
+
+
+class HttpClient:
+    """Sends requests to one server from an event loop in a thread of its own.
+
+    Retried: a connection that fails or breaks, an answer that is cut short, and the statuses `RETRIED`, each after a
+    wait that doubles and is drawn at random. Never retried: any other status. No redirect is followed. What comes back
+    is a JSON object, or an error.
+    """
+
+    def __init__(self, url: str, options: ServerOptions) -> None:
+        self.url = checked_url(url)
+        self._options = options
+        self._key = _key(options.key_env)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"http {self.url}", daemon=True)
+        self._thread.start()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._in_flight = asyncio.Semaphore(options.concurrency)
+        self._ssl = httpx.create_ssl_context(trust_env=False)
+        self._idle: list[httpx.AsyncHTTPTransport] = []
+        self._urls: dict[str, httpx.URL] = {}
+        self._headers = httpx.Headers(_HEADERS | _authorisation(self._key))
+        # of the whole exchange `_exchange` keeps the time
+        self._extensions = {"timeout": httpx.Timeout(None, connect=min(CONNECT, options.timeout)).as_dict()}
+
+    def get(self, path: str) -> Json:
+        """The JSON object at a path; an empty answer is an empty one. Raises: EngineError."""
+        return self.call(self.request("GET", path))
+
+    def post(self, path: str, body: Json) -> Json:
+        """The JSON object that a request is answered with. Raises: EngineError."""
+        return self.call(self.request("POST", path, body))
+
+    def has(self, path: str) -> bool:
+        """Whether something answers a GET of this path. Raises: EngineError if that cannot be known."""
+        try:
+            self.get(path)
+        except StatusError as error:
+            if error.status in RETRIED:
+                raise
+            return False
+        return True
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that runs in the client's loop."""
+        assert threading.current_thread() is not self._thread, "a coroutine of the client waits for another one"
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the client's loop."""
+        return asyncio.run_coroutine_threadsafe(self._kept(coroutine), self._loop)
+
+    def close(self) -> None:
+        """Give up what is in flight and end the thread. May be called twice."""
+        if self._loop.is_closed():
+            return
+        self.call(self._closed())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _kept(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine returns; its task is known while it runs, so that it can be ended."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await coroutine
+        finally:
+            self._tasks.discard(task)
+
+    async def request(self, method: str, path: str, body: Json | None = None, *, parse: Parse = from_json) -> Json:
+        """One exchange, with retries. Raises: EngineError that names the URL and what the server said.
+
+        parse: makes the JSON value of an answer's text, and raises ValueError if that is none.
+        """
+        started, wait = time.monotonic(), 0.0
+        for attempt in range(self._options.retries + 1):
+            await asyncio.sleep(wait)
+            try:
+                return await self._exchange(method, path, body, parse)
+            except _MayPassError as error:
+                last = error
+                wait = max(_backoff(attempt), min(error.retry_after, LONGEST_WAIT))
+        tries = "1 try" if not self._options.retries else f"{self._options.retries + 1} tries"
+        message = (
+            f"{self.url}{path}: {last} ({tries} in {time.monotonic() - started:.0f} s). See whether the server is up; "
+            "what was finished is kept, and the same command with --resume goes on from there."
+        )
+        raise StatusError(message, status=last.status, said=last.said) if last.status else UnreachableError(message)
+
+    async def _exchange(self, method: str, path: str, body: Json | None, parse: Parse) -> Json:
+        turn = nullcontext() if _ASIDE.get() else self._in_flight
+        async with turn, self._connection() as connection:
+            try:
+                async with asyncio.timeout(self._options.timeout):
+                    return await self._answered(connection, self._asked(method, path, body), path, parse)
+            except TimeoutError as error:
+                raise UnreachableError(
+                    f"{self.url}{path}: no whole answer within {self._options.timeout:g} s. Give it longer with "
+                    "?timeout=SECONDS, or ask for fewer at a time with ?concurrency=. What was finished is kept; "
+                    "--resume goes on from there."
+                ) from error
+            except httpx.RequestError as error:
+                raise _MayPassError(
+                    f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                ) from error
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[httpx.AsyncHTTPTransport]:
+        """One connection: what httpx does for a request grows with the square of a pool's connections.
+
+        A transport and no client: cookies, redirects and credentials of a URL are none of a server engine's business,
+        and cost a fifth of a request.
+        """
+        connection = self._idle.pop() if self._idle else self._opened()
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+    def _asked(self, method: str, path: str, body: Json | None) -> httpx.Request:
+        url = self._urls.get(path)
+        if url is None:
+            url = self._urls[path] = httpx.URL(self.url + path)
+        content = None if body is None else written(body)
+        return httpx.Request(method, url, headers=self._headers, content=content, extensions=self._extensions)
+
+    async def _answered(
+        self, connection: httpx.AsyncHTTPTransport, request: httpx.Request, path: str, parse: Parse
+    ) -> Json:
+        async with aclosing(await connection.handle_async_request(request)) as response:
+            if response.is_redirect:
+                raise EngineError(
+                    f"{self.url}{path}: the server sends on to {self._hidden(response.headers.get('location', '?'))!r},"
+                    " which is not followed. Give the URL of the server itself."
+                )
+            text = await self._read(response, path)
+            if response.status_code in RETRIED:
+                raise _MayPassError(
+                    self._said(response, text),
+                    status=response.status_code,
+                    said=self._shown(text),
+                    retry_after=_retry_after(response),
+                )
+            if not response.is_success:
+                raise StatusError(
+                    f"{self.url}{path}: {self._said(response, text)}",
+                    status=response.status_code,
+                    said=self._shown(text),
+                )
+        return self._parsed(text, response, path, parse)
+
+    async def _read(self, response: httpx.Response, path: str) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for part in response.aiter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > MOST_BYTES:
+                raise EngineError(
+                    f"{self.url}{path}: the answer does not end; {MOST_BYTES >> 20} MiB were read. See what is behind "
+                    "this URL."
+                )
+        return b"".join(parts)
+
+    def _parsed(self, text: bytes, response: httpx.Response, path: str, parse: Parse) -> Json:
+        if not text.strip():
+            return {}
+        try:
+            answer = parse(text)
+        except ValueError as error:
+            kind = response.headers.get("content-type", "")
+            if kind.startswith("text/"):
+                raise EngineError(
+                    f"{self.url}{path}: the answer is no JSON but {kind}: {self._shown(text)} See what is behind this "
+                    "URL."
+                ) from error
+            raise _MayPassError(f"the answer is no JSON ({error}): {self._shown(text)}") from error
+        if not isinstance(answer, dict):
+            raise EngineError(f"{self.url}{path}: the answer is no JSON object: {self._shown(text)}")
+        return answer
+
+    def _said(self, response: httpx.Response, text: bytes) -> str:
+        return f"status {response.status_code}: {self._shown(text) or response.reason_phrase}"
+
+    def _shown(self, text: bytes) -> str:
+        plain = visible(self._hidden(text[: 2 * _SHOWN].decode("utf-8", errors="replace")))
+        return plain[:_SHOWN] + ("…" if len(plain) > _SHOWN or len(text) > 2 * _SHOWN else "")
+
+    def _hidden(self, text: str) -> str:
+        """Some servers repeat the key that they refuse."""
+        return text.replace(self._key, "***") if self._key else text
+
+    def _opened(self) -> httpx.AsyncHTTPTransport:
+        return httpx.AsyncHTTPTransport(
+            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None),
+            verify=self._ssl,
+            trust_env=False,
+        )
+
+    async def _closed(self) -> None:
+        # ours alone: a task inside the library ends with the one that it belongs to
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for connection in self._idle:
+            await connection.aclose()
+        await self._loop.shutdown_asyncgens()
+
+
+class _MayPassError(Exception):
+    """What may go better next time."""
+
+    def __init__(self, message: str, *, status: int = 0, said: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.said = said
+        self.retry_after = retry_after
+
+
+def checked_url(url: str) -> str:
+    """The URL without a trailing slash. Raises: UsageError if it is none, or carries a password, as a run keeps it."""
+    try:
+        parts = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise UsageError(f"{url!r} is no URL ({error}). Write it as http://host:port.") from error
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise UsageError(f"{url!r} is no URL. Write it as http://host:port.")
+    if parts.port is not None and not 0 < parts.port < 1 << 16:
+        raise UsageError(f"{url!r}: there is no port {parts.port}. Write it as http://host:port.")
+    if parts.userinfo:
+        raise UsageError(
+            f"the URL of {parts.host} carries a user or a password, and a run keeps its specs. Put the key into an "
+            "environment variable and name that with ?key_env=NAME."
+        )
+    if parts.query or parts.fragment:
+        raise UsageError(f"{url!r}: give the URL of the server alone, without '?' or '#'.")
+    return url.rstrip("/")
+
+
+def written(body: Json) -> bytes:
+    """The JSON text of a body. Raises: ValueError if a number in it is none that JSON has."""
+    text = to_json(body)
+    if b"NaN" in text or b"Infinity" in text:  # in a string, or as what other servers would refuse
+        json.dumps(body, allow_nan=False)
+    return text
+
+
+def is_url(target: str) -> bool:
+    """Whether a spec's target is a server and no file."""
+    return target.startswith(("http://", "https://"))
+
+
+def _authorisation(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def _key(key_env: str) -> str:
+    if not key_env:
+        return ""
+    key = os.environ.get(key_env, "").strip()
+    if not key:
+        raise UsageError(f"the environment variable {key_env!r} (key_env) is not set.")
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(
+            f"the environment variable {key_env!r} (key_env) holds a character that no key has, such as the end of a "
+            "line. Set it to the key alone."
+        )
+    return key
+
+
+def _backoff(attempt: int) -> float:
+    """Seconds: half to all of 0.5, 1, 2 ... so that many clients do not come back at once."""
+    return min(0.5 * 2.0**attempt, LONGEST_WAIT) * random.uniform(0.5, 1.0)  # noqa: S311 - a wait is no secret
+
+
+def _retry_after(response: httpx.Response) -> float:
+    """Seconds, from a number or a date; 0 where the server says neither."""
+    given = response.headers.get("retry-after", "").strip()
+    try:
+        seconds = float(given)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):  # no date, or one without a zone
+            return 0.0
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0

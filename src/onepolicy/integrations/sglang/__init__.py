@@ -1,0 +1,1 @@
+"""SGLang over HTTP, by its own API."""

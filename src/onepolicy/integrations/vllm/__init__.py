@@ -1,0 +1,1 @@
+"""vLLM's OpenAI-style server, given a URL."""

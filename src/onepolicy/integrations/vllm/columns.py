@@ -1,0 +1,90 @@
+"""The answer to a scored prompt as columns: two dicts for each token cost a client more than all else it does.
+
+`[null,{"17":{"logprob":-0.5,"rank":1,"decoded_token":"x"}},...]` is how vLLM lists a prompt of which no other tokens
+were asked for. Without texts and names it is one flat list of numbers. Only an answer that is this and nothing else is
+read so; any other goes the common way.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic_core import from_json
+
+from onepolicy.records.tokens import IntArray
+
+# A quote inside a string is written \", so nothing inside one can look like these.
+_LISTED = re.compile(rb'"prompt_logprobs": ?\[null, ?(?=\{)')
+_TEXT = re.compile(rb', ?"decoded_token": ?"[^"\\]*+(?:\\.[^"\\]*+)*+"\}\}(?:, ?|\])')
+_ENTRIES = (b'{"":{"logprob":,"rank":', b'{"": {"logprob": , "rank": ')
+"""what is left of an entry without its text and numbers, as vLLM writes it and as Python does"""
+_NUMBER = b"0123456789+-.eE"
+_SEPARATED = bytes.maketrans(b"{", b",")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnTokens:
+    """What is listed for the T tokens of a prompt, of which the first has no logprob."""
+
+    ids: IntArray
+    """[T] -1 for the first"""
+    logprobs: list[float | None]
+    """[T] as they came, sentinels included; null for the first"""
+    ranks: IntArray
+    """[T] 1 is the most likely token, 0 stands for the first"""
+
+    def __len__(self) -> int:
+        return len(self.logprobs)
+
+    def of(self, token_ids: IntArray) -> list[float | None]:
+        """[T] the logprobs, null where another token is listed than the given one."""
+        same = self.ids == token_ids
+        same[0] = True
+        if same.all():
+            return self.logprobs
+        return [logprob if own else None for logprob, own in zip(self.logprobs, same.tolist(), strict=True)]
+
+    @property
+    def top1(self) -> IntArray:
+        """[T] the token itself where it is the most likely one, else -1."""
+        return np.where(self.ranks == 1, self.ids, np.int32(-1))
+
+
+def parsed(text: bytes) -> Any:
+    """The JSON value of a text, with `OwnTokens` in place of a choice's `prompt_logprobs`. Raises: ValueError."""
+    listed = _LISTED.search(text)
+    if listed is not None:
+        *entries, after = _TEXT.split(text[listed.end() :])
+        own = _own_tokens(entries)
+        answer = None if own is None else _value(text[: listed.end()].rstrip() + b"0]" + after)
+        match answer:
+            case {"choices": [{"prompt_logprobs": [None, 0]} as choice]}:
+                choice["prompt_logprobs"] = own
+                return answer
+    return from_json(text)
+
+
+def _own_tokens(entries: list[bytes]) -> OwnTokens | None:
+    """Columns of the entries, the texts of which are gone; None if one of them has another form."""
+    listed = b"".join(entries)
+    if listed.translate(None, _NUMBER) not in [entry * len(entries) for entry in _ENTRIES]:
+        return None
+    # each entry has two braces: they become the commas before its id and before its logprob
+    numbers = _value(b"[-1,null,0%s]" % listed.translate(_SEPARATED, b'":logprbank'))
+    if numbers is None or len(numbers) != 3 * (len(entries) + 1):
+        return None
+    ids, logprobs, ranks = numbers[::3], numbers[1::3], numbers[2::3]
+    if {*map(type, ids), *map(type, ranks)} != {int}:
+        return None
+    return OwnTokens(ids=np.asarray(ids, dtype=np.int32), logprobs=logprobs, ranks=np.asarray(ranks, dtype=np.int32))
+
+
+def _value(text: bytes) -> Any:
+    """The JSON value of a text; None if it is none."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return None
