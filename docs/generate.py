@@ -65,15 +65,17 @@ and fails here. `sampled_as_reported`: `-logprob - entropy` averages to 0 over t
 distributions; a temperature that the logprobs do not show is invisible in d and fails here (limit 4 standard
 deviations).
 
-The interval is over prompt groups: `r exp(-E)` and `r exp(E + E^2 / 3)` with `E = t s / r`, `r` the ratio of sums, `s` its
-jackknife error over prompts and `t` Student's quantile with `n_eff - 1` degrees of freedom, one-sided 99 % at each end at the
-first look ([limits](limits.md#when-it-decides)). Identical token sequences are one independent unit, whatever their prompt
-ids. Fewer than 12 prompts, or effectively fewer than 8, decide nothing. A rollout of more than 128 tokens counts with its own
-mean and weighs as much as one of 128: otherwise a few long ones decide alone (the last but one row of the table).
+The interval is over prompt groups: `r exp(-E)` and `r exp(E + E^2 / 3)` with `E = t s / r`, `r` the ratio of sums,
+`s` its jackknife error over prompts and `t` Student's quantile with `n_eff - 1` degrees of freedom, one-sided 99 %
+at each end at the first look ([limits](limits.md#when-it-decides)). Identical token sequences are one independent
+unit, whatever their prompt ids. Fewer than 12 prompts, or effectively fewer than 8, decide nothing. A rollout of
+more than 128 tokens counts with its own mean and weighs as much as one of 128: otherwise a few long ones decide
+alone (the last but one row).
 
 At a nominal 1 % the chance of passing a policy that sits exactly on the limit depends on the tails over prompts
-(`python benchmarks/interval.py`; false fails are at most 1.0 % everywhere). The recorded rows resample the rollouts of a
-real pair (vLLM bfloat16 against Transformers, 48 prompts); at most 5 % is promised for all but the last two rows:
+(`python benchmarks/interval.py`; false fails are at most 1.0 % everywhere). The recorded rows resample the rollouts
+of a real pair (vLLM bfloat16 against Transformers, 48 prompts); at most 5 % is promised for all but the last two
+rows:
 
 | level of a prompt | 12 prompts | 24 | 48 | 200 | 1000 |
 |---|---|---|---|---|---|
