@@ -242,6 +242,12 @@ def test_nan_is_never_sent(scripted, connect):
     assert server.requests == []
 
 
+def test_a_text_that_speaks_of_nan_is_sent(scripted, connect):
+    server = scripted(lambda *_: Answer())
+    connect(server).post("/x", {"prompt": "NaN and Infinity, é"})
+    assert json.loads(server.requests[-1].body) == {"prompt": "NaN and Infinity, é"}
+
+
 def test_a_body_that_is_not_what_its_encoding_says_is_an_error(scripted, connect):
     server = scripted(lambda *_: Answer(b"no gzip", headers={"content-encoding": "gzip"}))
     with pytest.raises(EngineError, match="DecodingError"):
