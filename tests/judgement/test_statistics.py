@@ -42,6 +42,11 @@ def test_the_bounds_are_those_of_a_jackknife_in_log_space(group, alpha):
         assert found.high == pytest.approx(value * math.exp(above + above**2 / 3), rel=1e-3)
 
 
+def test_two_groups_of_which_one_has_nearly_all_tokens_have_an_infinite_bound_and_no_error():
+    found = estimate_ratio(sums=np.array([1.0, 1.0]), lengths=np.array([1.0, 181.0]))
+    assert (found.low, found.high) == (0.0, math.inf)
+
+
 def test_groups_without_tokens_change_nothing():
     sums, lengths = np.array([1.0, 2.0, 4.0]), np.array([3.0, 5.0, 7.0])
     padded = estimate_ratio(sums=np.array([0, 1.0, 0, 2.0, 4.0]), lengths=np.array([0, 3.0, 0, 5.0, 7.0]))

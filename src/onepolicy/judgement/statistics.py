@@ -106,7 +106,7 @@ def _log_bounds(value: float, error: float, effective: float, upper_alpha: float
         return value, value
     freedom, scale = max(effective - 1, 1e-3), error / value
     exponent = t_quantile(freedom, upper_alpha) * scale
-    upper = exponent + UPPER_SECOND_ORDER * exponent**2
+    upper = exponent * (1 + UPPER_SECOND_ORDER * exponent)  # a power would raise where a product is infinite
     low = value * math.exp(-t_quantile(freedom, ALPHA) * scale)
     return low, value * math.exp(upper) if upper < 700 else math.inf
 
