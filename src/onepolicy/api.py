@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from onepolicy.engines.spec import EngineSpec, parse_spec
@@ -137,4 +138,21 @@ def _sample(rollout: Rollout | Sequence[int], text: str | None) -> Sample:
     if isinstance(rollout, Rollout):
         known = sample_of(rollout)
         return known if text is None else replace(known, text=text)
-    return Sample(name="", ids=[int(i) for i in rollout], text=text)
+    return Sample(name="", ids=_ids(rollout), text=text)
+
+
+def _ids(given: Sequence[int]) -> list[int]:
+    """The ids of one completion. Raises: UsageError for anything that is not a flat sequence of whole numbers."""
+    ids = np.asarray(given) if hasattr(given, "__array__") or isinstance(given, (list, tuple)) else None
+    if ids is None or ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise UsageError(
+            f"the ids of one completion are a flat list of whole numbers; this is {type(given).__name__} "
+            f"{_shown(given)}. Give the rollouts of a batch one after the other."
+        )
+    found: list[int] = ids.tolist()
+    return found
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -54,3 +54,11 @@ def test_the_sentence_names_the_first_check_that_decided_and_counts_the_others()
 
 def test_the_sentence_of_nothing_is_that_nothing_was_compared():
     assert sentence([]) == "Unknown: nothing was compared."
+
+
+def test_a_kl_that_only_informs_is_not_the_headline_of_a_pass():
+    verdicts = [
+        Verdict(check="mean_kl", status=Status.FAIL, required=False, message="KL 0.04 ..., limit 0.0001."),
+        Verdict(check="max_abs_d", status=Status.PASS, message="the largest |d| is 0.1 nats."),
+    ]
+    assert sentence(verdicts) == "Pass: the largest |d| is 0.1 nats."

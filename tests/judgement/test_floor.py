@@ -306,3 +306,11 @@ def test_columns_of_logprobs_cannot_be_held_against_a_floor(limits):
 def test_limits_without_a_floor_hold_for_anything():
     refuse_expired(Limits(), [])
     refuse_expired(Limits(), [OTHER])
+
+
+def test_a_floor_that_does_not_say_where_it_was_measured_is_refused(tmp_path):
+    file = tmp_path / "f.json"
+    found = json.loads(a_floor(variation("repeat", k3=1e-9)).model_dump_json())
+    file.write_text(json.dumps({**found, "environment": {}}))
+    with pytest.raises(UsageError, match="does not say which onepolicy"):
+        read_floor(file)

@@ -73,3 +73,22 @@ def test_an_absent_file_and_one_that_is_not_utf_8_are_refused(tmp_path):
     path.write_bytes(b"mean_kl: 1e-3 # \xe9")
     with pytest.raises(UsageError, match="is not UTF-8"):
         load_limits(str(path))
+
+
+@pytest.mark.parametrize(
+    "text", ["mean_kl: true", "max_abs_d: yes", "coverage: on", "metrics: {k3: {at_most: true}}", "mean_kl: 1:30"]
+)
+def test_what_yaml_takes_for_a_number_is_none_that_a_limit_can_be(tmp_path, text):
+    """true is 1.0 to Python, and 1:30 is 90 to YAML 1.1: either would let pass what must fail."""
+    file = tmp_path / "limits.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"are no numbers|another one than it looks"):
+        load_limits(str(file))
+
+
+def test_a_value_that_is_no_limit_is_shown_shortened(tmp_path):
+    file = tmp_path / "limits.yaml"
+    file.write_text(f"mean_kl: [{', '.join(['1'] * 5000)}]")
+    with pytest.raises(UsageError) as caught:
+        load_limits(str(file))
+    assert len(str(caught.value)) < 300

@@ -52,3 +52,9 @@ def test_a_name_that_is_no_check_is_an_error_that_lists_them(limits):
 def test_informative_everything_is_unknown_and_never_a_pass():
     verdicts = applied([PASSES, FAILS], Limits(informative=("mean_kl", "max_abs_d")), today=TODAY)
     assert decide(verdicts) is Status.UNKNOWN
+
+
+def test_what_the_numbers_rest_on_cannot_be_made_informative():
+    verdicts = [Verdict(check=name, status=Status.PASS, message="") for name in ("same_ids", "mean_kl")]
+    with pytest.raises(UsageError, match="'same_ids' informative; without it no number means anything"):
+        applied(verdicts, Limits(informative=("same_ids",)), today=date(2026, 1, 1))

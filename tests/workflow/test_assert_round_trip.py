@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import onepolicy
-from onepolicy.errors import TokenizerError
+from onepolicy.errors import TokenizerError, UsageError
 from onepolicy.records.rollout import Rollout
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -110,3 +110,13 @@ def test_the_tokenizer_is_left_as_it_was():
     before = json.loads(tokenizer.to_str())
     onepolicy.assert_round_trip(WHOLE, tokenizer)
     assert json.loads(tokenizer.to_str()) == before
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [[97.9], np.array([97.5]), [True], "12", ["97"], {97}, [[1, 2]], np.ones((2, 2), dtype=int), None, [float("nan")]],
+    ids=str,
+)
+def test_what_is_no_list_of_ids_is_an_error_and_never_comes_back(odd):
+    with pytest.raises(UsageError, match="flat list of whole numbers"):
+        onepolicy.assert_round_trip(odd, TOKENIZER)

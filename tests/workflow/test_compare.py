@@ -192,3 +192,10 @@ def test_a_stored_reading_and_an_array_are_not_compared(finished_runs):
     stored = StoredReading(run=Run.open(finished_runs["noisy"]), name="rollout")
     with pytest.raises(UsageError, match="two arrays or two stored readings"):
         onepolicy.compare(rollout=stored, trainer=[-1.0])
+
+
+@pytest.mark.parametrize("lengths", [[4.0] * 6, [True] * 24, [[12, 12]]], ids=str)
+def test_lengths_that_are_no_whole_numbers_are_an_error(lengths):
+    values = np.full(24, -0.5)
+    with pytest.raises(UsageError, match="whole numbers"):
+        onepolicy.compare(rollout=values, trainer=values, lengths=lengths)

@@ -8,7 +8,7 @@ import pytest
 import onepolicy
 from onepolicy.engines.spec import parse_spec
 from onepolicy.errors import RunError, UsageError
-from onepolicy.judgement.limits import Limits
+from onepolicy.judgement.limits import Limits, MetricLimit
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Status
@@ -167,3 +167,21 @@ def test_judging_through_python_is_a_look_too(tmp_path):
         sides = [onepolicy.StoredReading(run=Run.open(path), name=name) for name in ("rollout", "trainer")]
         looks.append(onepolicy.compare(rollout=sides[0], trainer=sides[1]).look)
     assert looks == [1, 2, 3]
+
+
+def test_one_further_trainer_named_twice_is_refused_before_anything_is_computed(tmp_path):
+    with pytest.raises(UsageError, match="names fake:m twice"):
+        check(CheckRequest(rollout=FAKE, trainer=FAKE, also=(FAKE, FAKE)), path=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_limit_on_no_metric_is_refused_before_anything_is_computed(tmp_path):
+    limits = Limits(metrics={"mean_kl": MetricLimit(at_most=1.0)})
+    with pytest.raises(UsageError, match="the metric 'mean_kl', which there is not"):
+        check(CheckRequest(rollout=FAKE, trainer=FAKE, limits=limits), path=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_spec_that_is_not_utf8_is_refused():
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        parse_spec("fake:\udcff")

@@ -183,7 +183,7 @@ class HttpClient:
         tries = "1 try" if not self._options.retries else f"{self._options.retries + 1} tries"
         message = (
             f"{self.url}{path}: {last} ({tries} in {time.monotonic() - started:.0f} s). See whether the server is up; "
-            "what was finished is kept, and the same command with --resume goes on from there."
+            "a run keeps what was finished, and goes on from there with --resume."
         )
         raise StatusError(message, status=last.status, said=last.said) if last.status else UnreachableError(message)
 

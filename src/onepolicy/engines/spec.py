@@ -32,7 +32,14 @@ def parse_spec(spec: str | Mapping[str, object] | EngineSpec) -> EngineSpec:
     """
     if isinstance(spec, EngineSpec):
         return spec
-    return _from_string(spec) if isinstance(spec, str) else _from_mapping(spec)
+    found = _from_string(spec) if isinstance(spec, str) else _from_mapping(spec)
+    try:
+        f"{found.engine}{found.target}{found.options}".encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{found.target!a}: is not UTF-8, and a run keeps its specs as such. Give the file or folder another name."
+        ) from error
+    return found
 
 
 def _from_string(text: str) -> EngineSpec:

@@ -33,4 +33,4 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
 
 
 def _headline(verdicts: Sequence[Verdict]) -> str:
-    return next((v.message for v in verdicts if v.check == "mean_kl"), "")
+    return next((v.message for v in verdicts if v.check == "mean_kl" and v.required), "")

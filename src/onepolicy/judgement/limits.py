@@ -7,14 +7,14 @@ from datetime import date
 from pydantic import ConfigDict, Field, model_validator
 
 from onepolicy.records.floor import Floor
-from onepolicy.records.protocol import Strict
+from onepolicy.records.protocol import Number, Strict
 
 
 class MetricLimit(Strict):
     """A limit on one row of the table of metrics (docs/metrics.md); an exact statement about these tokens."""
 
-    at_most: float | None = Field(default=None, allow_inf_nan=False)
-    at_least: float | None = Field(default=None, allow_inf_nan=False)
+    at_most: Number | None = Field(default=None, allow_inf_nan=False)
+    at_least: Number | None = Field(default=None, allow_inf_nan=False)
     required: bool = True
 
     @model_validator(mode="after")
@@ -38,19 +38,19 @@ class Limits(Strict):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    mean_kl: float = Field(default=1e-4, gt=0, allow_inf_nan=False)
+    mean_kl: Number = Field(default=1e-4, gt=0, allow_inf_nan=False)
     """Limit of the mean KL, in nats per token."""
-    max_abs_d: float = Field(default=0.5, gt=0, allow_inf_nan=False)
+    max_abs_d: Number = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Limit of any token's |d|, in nats."""
     # 0.5 is above twenty-five times the root mean square of d at a KL of 1e-4, which is 0.35.
-    worst_rollout_kl: float = Field(default=1e-2, gt=0, allow_inf_nan=False)
+    worst_rollout_kl: Number = Field(default=1e-2, gt=0, allow_inf_nan=False)
     """Limit of any rollout's mean k3, in nats per token."""
-    outlier_rate: float = Field(default=0.25, gt=0, le=1)
+    outlier_rate: Number = Field(default=0.25, gt=0, le=1)
     """Limit of the share of prompts with a rollout beyond the limit before."""
     # None bad among 24 prompts bounds the share by 17.5 % at 99 %; 17 prompts are needed.
-    coverage: float = Field(default=0.99, gt=0, le=1)
+    coverage: Number = Field(default=0.99, gt=0, le=1)
     """Share of the tokens that must have a logprob on both sides."""
-    rollout_coverage: float = Field(default=0.95, gt=0, le=1)
+    rollout_coverage: Number = Field(default=0.95, gt=0, le=1)
     """The same for each rollout alone."""
     # A rollout with gaps does not show in the share of a large run.
     informative: tuple[str, ...] = ()

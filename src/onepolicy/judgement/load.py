@@ -16,6 +16,8 @@ from onepolicy.records.yaml_file import mapping_in, read_text
 
 PRESETS = ("strict", "bf16", "quantised", "bitwise")
 """each a YAML file in `presets/` that says where its numbers come from"""
+_SHOWN = 80
+"""characters of a value in a message"""
 
 
 def load_limits(source: str, *, changes: dict[str, float] | None = None) -> Limits:
@@ -61,4 +63,6 @@ def _valid(source: str, values: dict[str, Any]) -> Limits:
         if first["type"] == "extra_forbidden":
             known = ", ".join(["preset", *Limits.model_fields])
             raise UsageError(f"{source}: there is no limit {name!r}. Known: {known}.") from error
-        raise UsageError(f"{source}: {name} = {first['input']!r}: {first['msg']}.") from error
+        given = repr(first["input"])
+        shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}…"
+        raise UsageError(f"{source}: {name} = {shown}: {first['msg']}.") from error

@@ -9,12 +9,21 @@ from onepolicy.errors import UsageError
 from onepolicy.judgement.limits import Limits, Waiver
 from onepolicy.records.verdict import Status, Verdict
 
+ALWAYS_REQUIRED = ("recording", "scoring", "same_ids", "meaning", "valid_logprobs")
+"""what the numbers rest on"""
+
 
 def applied(verdicts: Sequence[Verdict], limits: Limits, *, today: date) -> list[Verdict]:
     """The verdicts with those that only inform marked so.
 
     Raises: UsageError for a name that is no check, and for a waiver that nothing needs.
     """
+    always = [name for name in limits.informative if name in ALWAYS_REQUIRED]
+    if always:
+        raise UsageError(
+            f"the limits make {always[0]!r} informative; without it no number means anything. Waive it, with a reason "
+            "and an end, if it must be."
+        )
     names = {verdict.check for verdict in verdicts}
     for name in (*limits.informative, *(waiver.check for waiver in limits.waivers)):
         if name not in names:

@@ -31,6 +31,8 @@ def disk_errors(path: Path) -> Iterator[None]:
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to disk, then rename it to `path`."""
     with disk_errors(path):
+        if path.exists() and not path.is_file():
+            raise RunError(f"{path}: is no regular file, and would be replaced by one. Give the path of a file.")
         _make_folder(path.parent)
         temporary = path.parent / f".{path.name}.{uuid4().hex[:12]}.tmp"
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

@@ -42,7 +42,7 @@ class Variation(Strict):
     reading: str
     """its name in the run"""
     prompts: int
-    tokens: int
+    tokens: int = Field(ge=1)
     """with a logprob in both readings"""
     tokens_without: int
     """that lack one in either"""
@@ -88,6 +88,12 @@ class Floor(Strict):
     """nats"""
     worst_rollout_kl: Largest
     """mean k3 of a rollout, in nats per token"""
+
+    @model_validator(mode="after")
+    def _says_where(self) -> Floor:
+        if "onepolicy" not in self.environment:
+            raise ValueError("its environment does not say which onepolicy measured it; the file was changed")
+        return self
 
     @model_validator(mode="after")
     def _says_the_largest(self) -> Floor:

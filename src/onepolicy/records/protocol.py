@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_no_bool)]
+"""a float that YAML's true and false do not stand for"""
 
 
 class Strict(BaseModel):

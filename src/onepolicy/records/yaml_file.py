@@ -25,6 +25,19 @@ class _Loader(yaml.SafeLoader):
             raise UsageError(f"the key {twice!r} stands twice in the mapping that begins in line {line}.")
         return super().construct_mapping(node, deep=deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Without YAML 1.1's own ideas of a number: 1:30 would be 90, and 1_0 ten."""
+        text = self.construct_scalar(node)
+        if set(":_") & set(str(text)):
+            line = node.start_mark.line + 1
+            raise UsageError(
+                f"{text!r} in line {line} is a number to YAML 1.1, and another one than it looks. Quote it."
+            )
+        return super().construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
 
 def read_text(path: Path, *, hint: str) -> str:
     """The text of a file. hint: what to give instead. Raises: UsageError that does not name the file."""

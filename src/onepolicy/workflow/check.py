@@ -11,6 +11,7 @@ from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError, UsageError
 from onepolicy.integrations import check_spec, open_engine, open_sampler
 from onepolicy.judgement.limits import Limits
+from onepolicy.numerics.checks.metric_limits import refuse_unknown_metrics
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Judgement
@@ -54,6 +55,10 @@ def check(
     for spec in (request.rollout, request.trainer, *request.also):
         check_spec(spec)
     load_suite(request.suite)
+    refuse_unknown_metrics(request.limits)
+    twice = next((spec for i, spec in enumerate(request.also) if spec in request.also[:i]), None)
+    if twice is not None:
+        raise UsageError(f"--also names {twice} twice. Name each further trainer once.")
     if path is None:
         path = new_run_path(request.suite)
         shown.note(f"run {path}")

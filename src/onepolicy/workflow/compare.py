@@ -106,10 +106,19 @@ def _rows(values: Logprobs, labels: ColumnLabels, *, side: str) -> tuple[npt.NDA
     if array.ndim != 1:
         raise UsageError(f"{side} logprobs have the shape {array.shape}; give [N], [B, T], or a list of [T].")
     _refuse(labels.mask is not None, "mask", side, array.shape)
-    lengths = [len(array)] if labels.lengths is None else [int(n) for n in labels.lengths]
+    lengths = [len(array)] if labels.lengths is None else _whole(labels.lengths)
     if sum(lengths) != len(array) or min(lengths, default=0) < 0:
         raise AlignmentError(f"{len(array)} {side} logprobs, and the lengths {lengths[:8]} add up to {sum(lengths)}.")
     return array, lengths
+
+
+def _whole(lengths: Sequence[int]) -> list[int]:
+    given = np.asarray(lengths)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        some = given.tolist()[:4] if given.ndim == 1 else given.shape
+        raise UsageError(f"`lengths` are whole numbers, one for each rollout; these are {given.dtype} {some}.")
+    found: list[int] = given.tolist()
+    return found
 
 
 def _joined(

@@ -19,12 +19,20 @@ def metric_limits(measured: Measurement, limits: Limits) -> list[Verdict]:
 
     Raises: UsageError for a name that is no metric.
     """
+    refuse_unknown_metrics(limits)
     return [_held(name, limit, measured) for name, limit in limits.metrics.items()]
 
 
+def refuse_unknown_metrics(limits: Limits) -> None:
+    """Raise UsageError for a limit on what is no row of the table of metrics."""
+    for name in limits.metrics:
+        if name not in REDUCTIONS:
+            raise UsageError(
+                f"the limits name the metric {name!r}, which there is not. Metrics: {', '.join(REDUCTIONS)}."
+            )
+
+
 def _held(name: str, limit: MetricLimit, measured: Measurement) -> Verdict:
-    if name not in REDUCTIONS:
-        raise UsageError(f"the limits name the metric {name!r}, which there is not. Metrics: {', '.join(REDUCTIONS)}.")
     unit, what, reduce = REDUCTIONS[name]
     value = reduce(measured)
     bound, word = (limit.at_most, "at most") if limit.at_most is not None else (limit.at_least, "at least")
