@@ -52,9 +52,3 @@ def test_only_batches_and_padding_move_float32_and_a_limit_of_three_floors_holds
     done = run(*judge, cwd=tmp_path)
     assert done.returncode == 2
     assert "torch 2.0.0 -> " in done.stderr
-
-
-def test_an_engine_that_cannot_score_says_so(tmp_path: Path) -> None:
-    done = run("calibrate", "--engine", "llamacpp:smollm2", "--output", "floor.json", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "cannot score yet" in done.stderr
