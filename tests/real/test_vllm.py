@@ -80,8 +80,9 @@ def test_two_hundred_prompts_of_it_do_the_same(vllm_url, tmp_path):
 def test_its_decode_reading_agrees_with_its_own_prefill_reading(recorded, vllm_url):
     done = run("score", "run", "--engine", f"vllm:{vllm_url}", "--name", "prefill", cwd=recorded)
     assert done.returncode == 0, done.stderr
-    status, judgement = judged("judge", "run", "--trainer", "prefill", cwd=recorded)
+    status, judgement = judged("judge", "run", "--trainer", "prefill", "--limits", "bf16", cwd=recorded)
     assert status == 0, judgement["sentence"]
+    assert verdict(judgement, "mean_kl")["value"] < 1e-4
     assert judgement["metrics"]["mean_abs_d"] < 0.01
 
 
