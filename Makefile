@@ -14,8 +14,8 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/pytest -m "not real and not full"
 
-# Real engines on the packaged model, and a real vLLM; about 15 minutes.
-test-real: $(VENV)/.dev .venv-rollout/.ready .venv-trainer/.ready .venv-vllm/.ready .tokenizers/.ready
+# Real engines on the packaged model, a real vLLM, a real TRL training, and files that verl itself writes; about 18 minutes.
+test-real: $(VENV)/.dev .venv-rollout/.ready .venv-trainer/.ready .venv-vllm/.ready .tokenizers/.ready .peers/.ready
 	$(BIN)/pytest -m "real and not full"
 
 # Long; outside CI.
@@ -32,7 +32,10 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev .peers/.ready
 	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/summary.py
 	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/logprobs_from_hidden.py
+	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/monitor_overhead.py
 	$(BIN)/python benchmarks/judge_memory.py
+	$(BIN)/python benchmarks/recorded_files.py
+	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python -W ignore benchmarks/round_trip.py
 	$(BIN)/python benchmarks/server_throughput.py
 	$(BIN)/python benchmarks/interval.py

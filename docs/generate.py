@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
 import click
 
 from onepolicy.cli.app import app
-from onepolicy.integrations import ENGINES, options_of
+from onepolicy.integrations import ENGINES, FORMATS, format_named, options_of
 from onepolicy.numerics.native import reconcile_page
 from onepolicy.numerics.table import REDUCTIONS
 from onepolicy.records.verdict import Judgement
@@ -137,6 +139,48 @@ def engines_page() -> str:
     return "\n".join(parts)
 
 
+DUMPS_HEAD = """# Recorded files
+
+<!-- written by docs/generate.py; change the docstrings of the readers in src/onepolicy/integrations instead -->
+
+What a framework recorded is compared without an engine. The format is known from the content; nothing in a file is
+ever executed, and its rows are all accounted for: read = used + refused.
+
+```console
+$ onepolicy compare logs/train_data_step12.jsonl             # both sides are in it: a verdict
+$ onepolicy compare 'dumps/train_data/*.pt' --limits bf16    # a quoted glob, a folder or a URL that fsspec knows
+$ onepolicy compare rollouts.jsonl rescored.parquet          # one side each: put together by their token ids
+$ onepolicy import logs --run runs/imported                  # the same as a run: report, more readings, judge again
+$ onepolicy timeline logs                                    # step after step, with jumps (docs/timeline.md)
+```
+
+Files may be compressed (`.gz`, `.zst`; known from their content). Of plain Parquet or JSONL name the columns that are
+called otherwise: `--columns rollout_logprobs=vllm_logprobs,trainer_logprobs=old_log_probs`. How the rollouts were
+sampled is what no file says: give `--temperature`, `--top-p`, `--top-k`, `--min-p` if they were not sampled from the
+model's own distribution. `--tokenizer PATH` shows text in place of ids.
+
+A row whose fields contradict each other (a list one entry longer than the tokens, a mask beyond the ids) is refused
+with file, row and field, and what is judged without it is unknown (3), never a pass. What is odd and no contradiction
+is told: logprobs that agree far better a few positions further on (`alignment`), a mask that begins or ends a
+position off (`mask_ends`), a 0.0 where the other side is not certain (`placeholder_zeros`). Rollouts that were
+sampled by older weights than those that scored them are not compared as if they were one policy (`same_weights`).
+
+A side that is absent can be computed: `onepolicy import`, then `onepolicy score RUN --engine SPEC`, then `onepolicy
+judge RUN`.
+"""
+
+
+def dumps_page() -> str:
+    """Every format of recorded files: what it is, and how its columns are read."""
+    parts = [DUMPS_HEAD]
+    for name in FORMATS:
+        found = format_named(name)
+        text = cleandoc(import_module(FORMATS[name].partition(":")[0]).__doc__ or "")
+        notes = "".join(f"* {note}\n" for note in found.notes)
+        parts.append(f"## {name}\n\n{found.title}\n\n{text}\n" + (f"\n{notes}" if notes else ""))
+    return "\n".join(parts)
+
+
 def schema_page() -> str:
     """The JSON schema of a judgement."""
     return json.dumps(Judgement.model_json_schema(), indent=2) + "\n"
@@ -150,6 +194,7 @@ PAGES = {
     "metrics.md": metrics_page,
     "cli.md": cli_page,
     "engines.md": engines_page,
+    "dumps.md": dumps_page,
     "reconcile.md": reconcile_page,
     "judgement.schema.json": schema_page,
 }

@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onepolicy.api import assert_round_trip, assert_same_policy, check, compare
+    from onepolicy.api import assert_round_trip, assert_same_policy, check, compare, compare_files
     from onepolicy.errors import (
         AlignmentError,
+        DumpError,
         EngineError,
         ForeignReadingError,
         NotTheSamePolicyError,
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
         UsageError,
     )
     from onepolicy.judgement.limits import Limits
+    from onepolicy.monitor.halted import TrainingHalted
+    from onepolicy.monitor.monitor import Monitor
     from onepolicy.records.protocol import Meaning, SamplingProtocol
     from onepolicy.records.run import Run
     from onepolicy.records.verdict import Judgement, Status, Verdict
@@ -29,11 +32,13 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "AlignmentError": "errors",
+    "DumpError": "errors",
     "EngineError": "errors",
     "ForeignReadingError": "errors",
     "Judgement": "records.verdict",
     "Limits": "judgement.limits",
     "Meaning": "records.protocol",
+    "Monitor": "monitor.monitor",
     "NotTheSamePolicyError": "errors",
     "NotTheSameTokensError": "errors",
     "OnePolicyError": "errors",
@@ -42,21 +47,25 @@ _WHERE = {
     "SamplingProtocol": "records.protocol",
     "Status": "records.verdict",
     "StoredReading": "workflow.compare",
+    "TrainingHalted": "monitor.halted",
     "UsageError": "errors",
     "Verdict": "records.verdict",
     "assert_round_trip": "api",
     "assert_same_policy": "api",
     "check": "api",
     "compare": "api",
+    "compare_files": "api",
 }
 
 __all__ = [
     "AlignmentError",
+    "DumpError",
     "EngineError",
     "ForeignReadingError",
     "Judgement",
     "Limits",
     "Meaning",
+    "Monitor",
     "NotTheSamePolicyError",
     "NotTheSameTokensError",
     "OnePolicyError",
@@ -65,6 +74,7 @@ __all__ = [
     "SamplingProtocol",
     "Status",
     "StoredReading",
+    "TrainingHalted",
     "UsageError",
     "Verdict",
     "__version__",
@@ -72,6 +82,7 @@ __all__ = [
     "assert_same_policy",
     "check",
     "compare",
+    "compare_files",
 ]
 
 

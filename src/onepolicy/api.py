@@ -27,6 +27,8 @@ from onepolicy.workflow.compare import (
     compare_columns,
     compare_readings,
 )
+from onepolicy.workflow.import_recorded import ImportRequest, compare_request
+from onepolicy.workflow.recorded import find_recording
 from onepolicy.workflow.tokens_roundtrip import reader_of, refuse_break
 
 Spec = str | Mapping[str, object] | EngineSpec
@@ -100,6 +102,28 @@ def compare(  # noqa: PLR0913 - what two arrays cannot say by themselves
         raise UsageError("compare needs two arrays or two stored readings, not one of each.")
     labels = ColumnLabels(lengths=lengths, mask=mask, rollout_ids=rollout_ids, prompt_ids=prompt_ids, sampled=sampled)
     return compare_columns(rollout=rollout, trainer=trainer, labels=labels, limits=held)
+
+
+def compare_files(
+    path: str | Path,
+    other: str | Path | None = None,
+    *,
+    limits: Limits | str | None = None,
+    protocol: SamplingProtocol | None = None,
+    columns: Mapping[str, str] | None = None,
+    format_name: str | None = None,
+) -> Judgement:
+    """Judge the two sides in files that a framework recorded: a file, a folder, a glob or a URL.
+
+    other: files with the other side of the same rollouts, if `path` holds one. protocol: how the rollouts were sampled,
+    if not from the model's own distribution. columns: our name -> theirs, of plain Parquet or JSONL.
+    format_name: if the content does not say it; see docs/dumps.md.
+    Raises: DumpError if a file is damaged, of no known format, or lacks a side.
+    """
+    recording = find_recording([path], format_name=format_name, columns=columns)
+    second = None if other is None else find_recording([other], format_name=format_name, columns=columns)
+    request = ImportRequest(recording=recording, other=second, protocol=protocol or SamplingProtocol())
+    return compare_request(request, limits=_limits(limits))[0]
 
 
 def _limits(limits: Limits | str | None) -> Limits:

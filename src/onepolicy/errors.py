@@ -6,6 +6,7 @@
     │   └── MissingExtraError     its package is not installed; the message says what to install
     ├── TokenizerError            the files of a tokenizer are absent, damaged or of a kind that is not read
     ├── TemplateError             a chat template is no Jinja, refuses a conversation, or does not end
+    ├── DumpError                 a file that a framework recorded cannot be read, or contradicts itself
     ├── RunError                  a run directory is absent, damaged, incomplete or of another format version
     │   └── ForeignReadingError   a reading scored other ids than the run's
     ├── AlignmentError            two things that must be the same length or the same tokens are not
@@ -52,6 +53,10 @@ class TokenizerError(OnePolicyError):
 
 class TemplateError(OnePolicyError):
     """A chat template is not valid, refuses a conversation, or was stopped."""
+
+
+class DumpError(OnePolicyError):
+    """A recorded file cannot be read, is of no known format, or contradicts itself."""
 
 
 class RunError(OnePolicyError):

@@ -1,5 +1,6 @@
 """Whatever a server does, the client ends with JSON or with an error that says what to do."""
 
+import asyncio
 import gzip
 import json
 import math
@@ -420,6 +421,44 @@ def test_closing_gives_up_what_is_in_flight_and_may_be_done_twice(scripted, conn
     client.close()
     assert waiting.cancelled()
     assert not client._thread.is_alive()
+
+
+def test_closing_ends_what_a_coroutine_started_and_did_not_wait_for(scripted, connect):
+    """It would keep its connection open for ever."""
+    server = scripted(lambda handler, _: handler.server.ended.wait(60) and None)
+    client = connect(server)
+
+    async def careless():
+        return asyncio.create_task(client.request("GET", "/x"))
+
+    left = client.call(careless())
+    while not server.requests:
+        time.sleep(0.01)
+    client.close()
+    assert left.cancelled()
+
+
+def test_a_closed_client_refuses_what_it_is_asked(scripted, connect):
+    client = connect(scripted(lambda *_: Answer()))
+    client.close()
+    with pytest.raises(RuntimeError, match=r"127.+client that is closed"):
+        client.get("/x")
+
+
+@pytest.mark.parametrize("headers", [{}, {"connection": "close"}], ids=["kept open", "opened anew"])
+def test_a_request_that_is_cut_off_at_any_step_leaves_no_connection_that_nothing_can_use(headers, scripted, connect):
+    client = connect(scripted(lambda *_: Answer(b'{"ok": 1}', headers=headers)), concurrency=1, timeout=20)
+
+    async def cut_off(steps):
+        request = asyncio.create_task(client.request("POST", "/x", {}))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.wait([request])
+
+    for steps in range(40):
+        client.call(cut_off(steps))
+        assert client.get("/y") == {"ok": 1}
 
 
 def test_a_coroutine_of_the_client_may_not_wait_for_another(scripted, connect):

@@ -3,9 +3,11 @@
 import asyncio
 
 import numpy as np
+import pytest
 
 from onepolicy.engines.contract import ScoreInput
 from onepolicy.engines.stepping import AT_ONCE, stepped
+from onepolicy.errors import EngineError
 from onepolicy.records.reading import TopLists
 from onepolicy.records.tokens import TokenState
 
@@ -58,3 +60,23 @@ def test_the_other_sides_tokens_are_asked_for_at_their_positions():
     row = asyncio.run(stepped(item(report=report), list_after))
     assert asked == {1: [12, 5], 2: [13], 3: [14, 6], 4: [12]}
     np.testing.assert_array_equal(row.top.logprobs, np.asarray([[-2.0, -2.0], [-2.0, np.nan]], np.float32))
+
+
+def test_where_one_request_fails_the_others_have_ended_before_its_error_is_raised():
+    in_flight = set()
+
+    async def list_after(ids, tokens):
+        in_flight.add(len(ids))
+        try:
+            await asyncio.sleep(0.0 if len(ids) == 2 else 60.0)
+            raise EngineError(f"no answer after {len(ids)} ids")
+        finally:
+            await asyncio.sleep(0)  # as a connection takes a moment to close
+            in_flight.discard(len(ids))
+
+    async def scored():
+        with pytest.raises(EngineError, match="no answer after 2 ids"):
+            await stepped(item(), list_after)
+        return set(in_flight)
+
+    assert asyncio.run(scored()) == set()

@@ -61,8 +61,14 @@ def everything(result):
             "buckets",
             "sample",
             "lags",
+            "ends",
         )
     }
+    ends = result.ends
+    plain["ends"] = [
+        (ends.rollouts, ends.inner, ends.first),
+        *(counts.tolist() for counts in (ends.empty_ends, ends.empty_inner, ends.both_zero)),
+    ]
     plain["rollout_states"], plain["trainer_states"] = (
         plain["rollout_states"].tolist(),
         plain["trainer_states"].tolist(),

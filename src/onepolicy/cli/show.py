@@ -20,10 +20,10 @@ class Bar:
         self._progress = progress
         self._task: TaskID | None = None
 
-    def start(self, title: str, total: int) -> None:
+    def start(self, title: str, total: int, unit: str = "rollouts") -> None:
         """A step begins."""
         if not self._progress.console.is_terminal:
-            click.echo(f"{title}: {total} rollouts", err=True)
+            click.echo(f"{title}: {f'{total / 1e6:,.1f} MB' if unit == 'bytes' else f'{total} {unit}'}", err=True)
         self._task = self._progress.add_task(title, total=total)
 
     def advance(self, count: int) -> None:

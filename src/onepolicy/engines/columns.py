@@ -111,3 +111,20 @@ def without_sampled(listed: Mapping[int, ValueT], own: int, *, size: int) -> dic
     if len(kept) > size:
         kept.pop(own, None)
     return kept
+
+
+def same_ids(rollout_id: str, *, sent: IntArray, answered: Sequence[int] | None, of: str) -> None:
+    """Raise EngineError unless the server says that it worked on the ids that were sent."""
+    if answered is None:
+        raise EngineError(
+            f"rollout {rollout_id}: the server does not say which {of} ids it used, so its numbers may be of others. "
+            "Use a version that returns them."
+        )
+    ids = sent.tolist()
+    if answered != ids:
+        first = next((i for i, (a, b) in enumerate(zip(answered, ids, strict=False)) if a != b), None)
+        where = f"position {first}" if first is not None else f"{len(answered)} ids for {len(ids)}"
+        raise EngineError(
+            f"rollout {rollout_id}: the server worked on other {of} ids than were sent ({where}). Look for a BOS that "
+            "it adds, or a limit that it cuts at."
+        )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onepolicy.engines.columns import TopList, without_sampled
-from onepolicy.engines.http import HttpClient
-from onepolicy.engines.server import same_ids
+from onepolicy.engines.columns import TopList, column, same_ids, top1_of, top_lists, without_sampled
+from onepolicy.engines.contract import Completion, Message, SampleInput
 from onepolicy.errors import EngineError, UsageError
+from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.tokens import IntArray
+
+if TYPE_CHECKING:
+    from onepolicy.engines.http import HttpClient
 
 COMPLETIONS = "/v1/completions"
 TOKEN_ID = "token_id:"  # noqa: S105 - how a server spells an id under `return_tokens_as_token_ids`
@@ -32,6 +35,36 @@ def served_model(client: HttpClient, wanted: str) -> tuple[str, dict[str, Any]]:
     return name, cards[name]
 
 
+def sampling(item: SampleInput, protocol: SamplingProtocol) -> dict[str, Any]:
+    """The fields of a body that say how to complete a prompt, where a server has one for each part of a protocol."""
+    return {
+        "prompt": item.prompt_ids.tolist(),
+        "max_tokens": protocol.max_new_tokens,
+        "temperature": protocol.temperature,
+        "top_p": protocol.top_p,
+        "top_k": protocol.top_k,
+        "min_p": protocol.min_p,
+        "seed": item.seed,
+    }
+
+
+def sampling_one(token_ids: IntArray, *, temperature: float = 1.0, top_k: int = 0, seed: int = 0) -> dict[str, Any]:
+    """The same for one token after some ids, from the whole vocabulary unless `top_k` cuts it."""
+    item = SampleInput(rollout_id="one token", prompt_ids=token_ids, seed=seed)
+    return sampling(item, SamplingProtocol(max_new_tokens=1, temperature=temperature, top_k=top_k))
+
+
+def conversation_of(messages: Sequence[Message]) -> dict[str, Any]:
+    """The fields of a body for `/tokenize` that say which conversation to render, ready for the answer."""
+    conversation = [dict(message) for message in messages]
+    return {"messages": conversation, "add_generation_prompt": True, "add_special_tokens": False}
+
+
+def probed(client: HttpClient, body: dict[str, Any], *, model: str) -> Json:
+    """The one choice that a probe's body is answered with. Raises: EngineError."""
+    return the_choice(client.post(COMPLETIONS, body), rollout_id="probe", model=model)
+
+
 def the_choice(answer: Json, *, rollout_id: str, model: str) -> Json:
     """The one choice of an answer. Raises: EngineError if there is none, or another model answered."""
     choices = answer.get("choices")
@@ -43,6 +76,28 @@ def the_choice(answer: Json, *, rollout_id: str, model: str) -> Json:
             "record or score with one model from the start."
         )
     return choices[0]
+
+
+def completed(item: SampleInput, answer: Json, choice: Json, ids: IntArray, *, top: int = 0) -> Completion:
+    """The completion that a choice with these ids describes. top: how many of the most likely tokens come by id.
+
+    Raises: EngineError if it lacks a logprob for each token, or with `top` a list.
+    """
+    name, listed = item.rollout_id, choice.get("logprobs") or {}
+    logprobs, states = column(name, listed.get("token_logprobs"), length=len(ids))
+    lists = top_lists(name, sampled_lists(name, listed, ids, size=top), size=top) if top else None
+    return Completion(
+        rollout_id=name,
+        token_ids=ids,
+        logprobs=logprobs,
+        states=states,
+        text=str(choice.get("text", "")),
+        finish_reason=str(choice.get("finish_reason")),
+        stop_reason=str(choice.get("stop_reason") or ""),
+        cached_tokens=cached_tokens(answer),
+        top1=None if lists is None else top1_of(lists),
+        top=lists if item.keep_top else None,
+    )
 
 
 def ids_of(rollout_id: str, given: Any, *, advice: str) -> IntArray:

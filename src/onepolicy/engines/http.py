@@ -9,7 +9,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -104,9 +104,6 @@ class HttpClient:
         self.url = checked_url(url)
         self._options = options
         self._key = _key(options.key_env)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"http {self.url}", daemon=True)
-        self._thread.start()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._in_flight = asyncio.Semaphore(options.concurrency)
         self._ssl = httpx.create_ssl_context(trust_env=False)
@@ -115,6 +112,10 @@ class HttpClient:
         self._headers = httpx.Headers(_HEADERS | _authorisation(self._key))
         # of the whole exchange `_exchange` keeps the time
         self._extensions = {"timeout": httpx.Timeout(None, connect=min(CONNECT, options.timeout)).as_dict()}
+        self._ended, self._submitting = False, threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"http {self.url}", daemon=True)
+        self._thread.start()
 
     def get(self, path: str) -> Json:
         """The JSON object at a path; an empty answer is an empty one. Raises: EngineError."""
@@ -137,22 +138,24 @@ class HttpClient:
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the client's loop."""
         assert threading.current_thread() is not self._thread, "a coroutine of the client waits for another one"
-        future = self.submit(coroutine)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return _result(self.submit(coroutine))
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the client's loop."""
-        return asyncio.run_coroutine_threadsafe(self._kept(coroutine), self._loop)
+        """Start a coroutine in the client's loop. Raises: RuntimeError if the client is closed."""
+        with self._submitting:
+            if not self._ended:
+                return asyncio.run_coroutine_threadsafe(self._kept(coroutine), self._loop)
+        coroutine.close()
+        raise RuntimeError(f"{self.url}: something is asked of a client that is closed.")
 
     def close(self) -> None:
         """Give up what is in flight and end the thread. May be called twice."""
+        assert threading.current_thread() is not self._thread, "a coroutine of the client closes it"
         if self._loop.is_closed():
             return
-        self.call(self._closed())
+        with self._submitting:
+            self._ended = True
+        _result(asyncio.run_coroutine_threadsafe(self._closed(), self._loop))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -189,9 +192,9 @@ class HttpClient:
 
     async def _exchange(self, method: str, path: str, body: Json | None, parse: Parse) -> Json:
         turn = nullcontext() if _ASIDE.get() else self._in_flight
-        async with turn, self._connection() as connection:
+        async with turn:
             try:
-                async with asyncio.timeout(self._options.timeout):
+                async with asyncio.timeout(self._options.timeout), self._connection() as connection:
                     return await self._answered(connection, self._asked(method, path, body), path, parse)
             except TimeoutError as error:
                 raise UnreachableError(
@@ -214,8 +217,14 @@ class HttpClient:
         connection = self._idle.pop() if self._idle else self._opened()
         try:
             yield connection
-        finally:
+        except asyncio.CancelledError:
+            # cut off between two steps of the library it may count as taken for ever
+            await connection.aclose()
+            raise
+        except BaseException:
             self._idle.append(connection)
+            raise
+        self._idle.append(connection)
 
     def _asked(self, method: str, path: str, body: Json | None) -> httpx.Request:
         url = self._urls.get(path)
@@ -299,10 +308,10 @@ class HttpClient:
 
     async def _closed(self) -> None:
         # ours alone: a task inside the library ends with the one that it belongs to
-        others = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await _given_up(self._tasks)
+        # and what is left: a task that an engine's coroutine started and did not wait for holds a connection
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await _given_up(left)
         for connection in self._idle:
             await connection.aclose()
         await self._loop.shutdown_asyncgens()
@@ -316,6 +325,23 @@ class _MayPassError(Exception):
         self.status = status
         self.said = said
         self.retry_after = retry_after
+
+
+def _result(future: Future[T]) -> T:
+    """What it returns. Whoever is interrupted while waiting gives it up."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+async def _given_up(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks of this loop; returns when they have ended."""
+    given_up = list(tasks)
+    for task in given_up:
+        task.cancel()
+    await asyncio.gather(*given_up, return_exceptions=True)
 
 
 def checked_url(url: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -21,8 +22,10 @@ from onepolicy.engines.measured import (
     measure,
     measure_temperature,
 )
+from onepolicy.engines.options import read_options
 from onepolicy.engines.probing import TEMPERATURE_HOW, Questions
 from onepolicy.engines.readable import readable
+from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError
 from onepolicy.records.canary import MOST_IDS, Canary
 from onepolicy.records.protocol import Meaning, SamplingProtocol
@@ -30,19 +33,41 @@ from onepolicy.records.reading import Condition, ReadingRow
 from onepolicy.records.tokens import IntArray, TokenState
 
 T = TypeVar("T")
+OptionsT = TypeVar("OptionsT", bound=ServerOptions)
 CANARY_TOP = 5
 """of the most likely tokens by which a server that cannot score is known again"""
 
 
-class ServerEngine(ABC):
+class TokenizerHere(Protocol):
+    """What is asked here of a tokenizer that lies on this machine; its class is in a layer above."""
+
+    def decode(self, token_ids: IntArray) -> str:
+        """Text of the ids, special tokens spelled out."""
+
+    def file(self) -> bytes:
+        """The content of its `tokenizer.json`."""
+
+
+class ServerEngine(ABC, Generic[OptionsT]):
     """An engine's requests over an `HttpClient`; a server's own folder says what they look like."""
 
+    options_model: type[OptionsT]
+    """what a spec of this engine may say"""
     scores = True
 
-    def __init__(self, client: HttpClient, options: ServerOptions) -> None:
+    def __init__(self, client: HttpClient, options: OptionsT) -> None:
         self.client = client
+        self.options = options
         self.concurrency = options.concurrency
         self.batch_size = options.concurrency
+
+    @classmethod
+    def open(cls, spec: EngineSpec) -> Self:
+        """Connect to the server at a spec's URL. Raises: UsageError, EngineError if nothing usable answers."""
+        options = read_options(spec, cls.options_model)
+        client = HttpClient(spec.target, options)
+        with closed_if_unusable(client):
+            return cls(client, options)
 
     @abstractmethod
     async def score_one(self, item: ScoreInput, wanted: Wanted) -> ReadingRow:
@@ -59,6 +84,19 @@ class ServerEngine(ABC):
     @abstractmethod
     def first_position(self, token_ids: IntArray, temperature: float, top_k: int) -> TopList:
         """The most likely tokens of the position after some ids, as a request with these settings is answered."""
+
+    @cached_property
+    def tokenizer_here(self) -> TokenizerHere | None:
+        """The tokenizer of the engine's options, or of a folder that its server names; None if none can be read."""
+        return None
+
+    def decode(self, token_ids: IntArray) -> str | None:
+        """Text of the ids, special tokens spelled out; None without a tokenizer here."""
+        return None if self.tokenizer_here is None else self.tokenizer_here.decode(token_ids)
+
+    def tokenizer_file(self) -> bytes | None:
+        """Content of the `tokenizer.json` of the tokenizer here; None without one."""
+        return None if self.tokenizer_here is None else self.tokenizer_here.file()
 
     @cached_property
     def sampled_logprobs(self) -> MeasuredMeaning:
@@ -130,6 +168,14 @@ class ServerEngine(ABC):
         """End the connection; the server stays."""
         self.client.close()
 
+    def refuse_processed(self, wanted: Wanted, *, of: str) -> None:
+        """Raise EngineError if others than raw logprobs are asked for. of: whose are raw, as the message says it."""
+        if not wanted.meaning.is_raw:
+            raise EngineError(
+                f"{self.client.url}: {of} are raw, {wanted.meaning} ones are asked for. Sample with temperature 1 and "
+                "no truncation, or score with another engine."
+            )
+
     async def _named(self, rollout_id: str, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, or an error that says which rollout it is of."""
         with readable(f"rollout {rollout_id}: {self.client.url}"):
@@ -172,18 +218,12 @@ class ServerEngine(ABC):
         return {f"next {token}": value for token, value in pairs if token >= 0 and np.isfinite(value)}
 
 
-def same_ids(rollout_id: str, *, sent: IntArray, answered: Sequence[int] | None, of: str) -> None:
-    """Raise EngineError unless the server says that it worked on the ids that were sent."""
-    if answered is None:
-        raise EngineError(
-            f"rollout {rollout_id}: the server does not say which {of} ids it used, so its numbers may be of others. "
-            "Use a version that returns them."
-        )
-    ids = sent.tolist()
-    if answered != ids:
-        first = next((i for i, (a, b) in enumerate(zip(answered, ids, strict=False)) if a != b), None)
-        where = f"position {first}" if first is not None else f"{len(answered)} ids for {len(ids)}"
-        raise EngineError(
-            f"rollout {rollout_id}: the server worked on other {of} ids than were sent ({where}). Look for a BOS that "
-            "it adds, or a limit that it cuts at."
-        )
+@contextmanager
+def closed_if_unusable(client: HttpClient) -> Iterator[None]:
+    """What is made of a client inside keeps it; if that fails the client is closed. Raises: EngineError."""
+    try:
+        with readable(client.url):
+            yield
+    except BaseException:
+        client.close()
+        raise

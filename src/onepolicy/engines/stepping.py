@@ -8,7 +8,8 @@ the server computes about C / 2 times what one pass over the sequence takes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from onepolicy.records.tokens import IntArray
 
 AT_ONCE = 16
 """requests of one sequence in flight; a long one must not hold the bodies of all its requests at once"""
-ListAfter = Callable[[IntArray, Sequence[int]], Awaitable[TopList]]
+ListAfter = Callable[[IntArray, Sequence[int]], Coroutine[Any, Any, TopList]]
 """ids, and tokens that may come next -> logprobs of what may come next, as far as the server lists them. The list must
 not depend on what was sampled"""
 
@@ -34,10 +35,22 @@ async def stepped(item: ScoreInput, list_after: ListAfter, *, at_once: int = AT_
     for first in range(0, len(positions), at_once):
         part = positions[first : first + at_once]
         answers = (list_after(item.token_ids[:at], _tokens(item, at)) for at in part)
-        lists.update(zip(part, await asyncio.gather(*answers), strict=True))
+        lists.update(zip(part, await _all_of(answers), strict=True))
     given = [lists.get(at, {}).get(token) for at, token in enumerate(item.token_ids.tolist())]
     top = None if item.report is None else reported(item.rollout_id, item.report, lambda at: lists.get(at, {}))
     return scored_row(item, given, top=top)
+
+
+async def _all_of(answers: Iterable[Coroutine[Any, Any, TopList]]) -> list[TopList]:
+    """What each returns. If one fails the others are given up, and have ended before its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(answer) for answer in answers]
+    except ExceptionGroup as failed:
+        first = failed.exceptions[0]
+    else:
+        return [task.result() for task in tasks]
+    raise first
 
 
 def _tokens(item: ScoreInput, at: int) -> list[int]:

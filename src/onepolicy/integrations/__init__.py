@@ -1,14 +1,18 @@
-"""One folder per framework. To add an engine: its folder, and one line here."""
+"""One folder per framework. To add an engine, or a format of recorded files: its folder, and one line here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onepolicy.engines.contract import Engine, Sampler
-from onepolicy.engines.options import EngineOptions, read_options
-from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError, UsageError
+
+if TYPE_CHECKING:  # a process that reads recorded lines needs no engine, and starts faster without
+    from onepolicy.dumps.contract import Format
+    from onepolicy.engines.contract import Engine, Sampler
+    from onepolicy.engines.options import EngineOptions
+    from onepolicy.engines.spec import EngineSpec
 
 _HERE = "onepolicy.integrations"
 ENGINES = {
@@ -37,6 +41,8 @@ def options_of(engine: str) -> type[EngineOptions]:
 
 def check_spec(spec: EngineSpec) -> None:
     """Raise UsageError if the spec names no engine, or an option that it does not know; nothing is started."""
+    from onepolicy.engines.options import read_options  # noqa: PLC0415
+
     if spec.engine not in ENGINES:
         raise UsageError(f"{str(spec)!r}: there is no engine {spec.engine!r}. Known engines: {', '.join(ENGINES)}.")
     read_options(spec, options_of(spec.engine))
@@ -51,6 +57,8 @@ def open_engine(spec: EngineSpec) -> Engine:
 
 def open_sampler(spec: EngineSpec) -> Sampler:
     """Start an engine that can sample. Raises EngineError if it can only score."""
+    from onepolicy.engines.contract import Sampler  # noqa: PLC0415
+
     engine = open_engine(spec)
     try:
         if isinstance(engine, Sampler):  # reads `info`, for which a server is asked
@@ -64,3 +72,35 @@ def open_sampler(spec: EngineSpec) -> Sampler:
 def _imported(where: str) -> Any:
     module, name = where.split(":")
     return getattr(import_module(module), name)
+
+
+FORMATS = {
+    "nemo-rl": f"{_HERE}.nemo_rl.dump:NEMO_RL",
+    "prime-rl": f"{_HERE}.prime_rl.dump:PRIME_RL",
+    "verl": f"{_HERE}.verl.dump:VERL",
+    "verl-jsonl": f"{_HERE}.verl.text:VERL_JSONL",
+    "verl-msprobe": f"{_HERE}.verl.text:VERL_MSPROBE",
+    "trl-completions": f"{_HERE}.trl.completions:TRL_COMPLETIONS",
+    "slime": f"{_HERE}.slime.dump:SLIME",
+    "slime-rollout": f"{_HERE}.slime.dump:SLIME_ROLLOUT",
+    "miles": f"{_HERE}.miles.dump:MILES",
+    "skyrl": f"{_HERE}.skyrl.dump:SKYRL",
+    "responses": f"{_HERE}.openai.dump:RESPONSES",
+    "sglang-responses": f"{_HERE}.sglang.dump:SGLANG_RESPONSES",
+    "columns": f"{_HERE}.columns.dump:COLUMNS",
+}
+"""name of a format of recorded files -> where its `Format` is, imported when it is asked for"""
+
+
+def format_named(name: str) -> Format:
+    """A format of recorded files. Raises UsageError if there is none of this name."""
+    if name not in FORMATS:
+        raise UsageError(f"there is no format {name!r}. Known formats: {', '.join(FORMATS)}.")
+    found: Format = _imported(FORMATS[name])
+    return found
+
+
+def columns_format(columns: Mapping[str, str]) -> Format:
+    """Plain Parquet or JSONL under other names: ours -> theirs. Raises UsageError for a name that is not ours."""
+    found: Format = _imported(f"{_HERE}.columns.dump:columns_format")(columns)
+    return found

@@ -34,6 +34,13 @@ class Clusters:
     _seen: dict[str, int] = field(default_factory=dict)
     """digest -> cluster"""
 
+    @classmethod
+    def from_sums(cls, sums: Float64, worst: Float64) -> Clusters:
+        """Groups that were summed elsewhere; those without a token are none. Shape: [m, 5], [m]."""
+        used = sums[:, 0] > 0
+        index = {str(place): row for row, place in enumerate(np.flatnonzero(used))}
+        return cls(_index=index, _sums=sums[used], _worst=worst[used])
+
     def __len__(self) -> int:
         return len(self._index)
 

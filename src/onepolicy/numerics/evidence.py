@@ -143,15 +143,16 @@ def invalid_values(pair: Pair) -> BoolArray:
 
 def gaps_of(pair: Pair) -> list[Gap]:
     """The rollouts with a compared token that has no logprob on one side or both."""
+    if len(pair.p) == np.count_nonzero(pair.compared):
+        return []
     offsets = pair.rollouts.offsets
     p_gap = per_rollout(pair.compared & (pair.rollout_states != TokenState.VALUE), offsets)
     q_gap = per_rollout(pair.compared & (pair.trainer_states != TokenState.VALUE), offsets)
     either = per_rollout(pair.compared & ~pair.both, offsets)
-    wanted = per_rollout(pair.compared, offsets)
     return [
         Gap(
             rollout_id=pair.rollouts.rollout_ids[row],
-            compared=int(wanted[row]),
+            compared=int(pair.wanted[row]),
             without=int(either[row]),
             side="both sides" if p_gap[row] and q_gap[row] else "rollout side" if p_gap[row] else "trainer side",
         )

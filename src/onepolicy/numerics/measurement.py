@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from onepolicy.judgement.looks import Look
 from onepolicy.judgement.statistics import Estimate
 from onepolicy.numerics.buckets import Buckets
 from onepolicy.numerics.clusters import Clusters
+from onepolicy.numerics.ends import Ends
 from onepolicy.numerics.evidence import (
     KEPT,
     Gap,
@@ -27,13 +29,16 @@ from onepolicy.numerics.evidence import (
 from onepolicy.numerics.hybrid import PairedTop, hybrid_sum
 from onepolicy.numerics.lags import Lags
 from onepolicy.numerics.native import NativeSums
-from onepolicy.numerics.pair import Pair, per_rollout
+from onepolicy.numerics.pair import Pair, counted_states
 from onepolicy.numerics.sample import TokenSample
 from onepolicy.numerics.summary import ROLLOUT_SUMS, TokenTotals
 from onepolicy.numerics.surprise import Surprise
 from onepolicy.records.parquet import read_tags
 from onepolicy.records.protocol import Meaning
 from onepolicy.records.tokens import Float64, TokenState
+
+_BESIDE = ThreadPoolExecutor(1, thread_name_prefix="native numbers")
+"""what a dashboard shows takes as long as all the rest, and numpy works beside itself"""
 
 
 def _no_states() -> npt.NDArray[np.int64]:
@@ -72,9 +77,13 @@ class Measurement:
     buckets: Buckets = field(default_factory=Buckets)
     sample: TokenSample = field(default_factory=TokenSample)
     lags: Lags = field(default_factory=Lags)
+    ends: Ends = field(default_factory=Ends)
     sequence_outside: int = 0
     """rollouts whose sequence ratio, exp of their summed d, lies outside [0.5, 2]"""
+    max_abs_d: float = 0.0
+    """of a token"""
     max_abs_sum_d: float = 0.0
+    """of a rollout"""
     languages: dict[str, list[int]] = field(default_factory=dict)
     """language -> [compared tokens, tokens without a logprob on one side]"""
     invalid: Places = field(default_factory=Places)
@@ -119,6 +128,7 @@ class Measurement:
 
     def add(self, pair: Pair, top: dict[str, PairedTop] | None = None) -> None:
         """Take in one block; `top` holds the rollouts of it for which both sides have top lists."""
+        native = _BESIDE.submit(self.native.add, pair)
         self.totals.add(pair.totals)
         self.sums += pair.sums.sums.sum(axis=0)
         self.clusters.add(pair, self._gate_sums(pair, top or {}))
@@ -127,32 +137,36 @@ class Measurement:
         self.invalid.add(pair, invalid_values(pair))
         self.zeros.add(pair, contradicted_zeros(pair))
         self.gaps = heapq.nlargest(KEPT, self.gaps + gaps_of(pair), key=lambda gap: gap.without / gap.compared)
-        self.native.add(pair)
         self.surprise.add(pair)
         self.buckets.add(pair)
         self.sample.add(pair)
         self.lags.add(pair, top or {})
+        self.ends.add(pair)
         self._count(pair)
         self._count_languages(pair)
         self._count_top1(pair)
+        native.result()
 
     def _count(self, pair: Pair) -> None:
         self.rollouts += len(pair.digests)
         self.valid_rollouts += int(np.count_nonzero(pair.sums.column("tokens")))
         self.compared += int(np.count_nonzero(pair.compared))
-        self.empty_rollouts += int(np.count_nonzero(per_rollout(pair.compared, pair.rollouts.offsets) == 0))
-        self.rollout_states += np.bincount(pair.rollout_states[pair.compared], minlength=len(TokenState))
-        self.trainer_states += np.bincount(pair.trainer_states[pair.compared], minlength=len(TokenState))
+        self.empty_rollouts += int(np.count_nonzero(pair.wanted == 0))
+        self.rollout_states += counted_states(pair, pair.rollout_states)
+        self.trainer_states += counted_states(pair, pair.trainer_states)
         sequence = np.abs(pair.sums.column("d"))
         self.sequence_outside += int(np.count_nonzero(sequence > np.log(2)))
+        self.max_abs_d = max(self.max_abs_d, float(pair.sums.max_abs_d.max(initial=0.0)))
         self.max_abs_sum_d = max(self.max_abs_sum_d, float(sequence.max(initial=0.0)))
 
     def _count_languages(self, pair: Pair) -> None:
-        wanted = per_rollout(pair.compared, pair.rollouts.offsets).tolist()
-        without = per_rollout(pair.compared & ~pair.both, pair.rollouts.offsets).tolist()
-        rollouts = zip(pair.rollouts.rollout_ids, pair.rollouts.tags, wanted, without, strict=True)
+        without = (pair.wanted - np.diff(pair.offsets)).tolist()
+        rollouts = zip(pair.rollouts.rollout_ids, pair.rollouts.tags, pair.wanted.tolist(), without, strict=True)
+        known: dict[str, str] = {}
         for rollout_id, tags, tokens, absent in rollouts:
-            language = self.languages.setdefault(read_tags(rollout_id, tags).get("language", "-"), [0, 0])
+            if tags not in known:
+                known[tags] = read_tags(rollout_id, tags).get("language", "-")
+            language = self.languages.setdefault(known[tags], [0, 0])
             language[0] += tokens
             language[1] += absent
 

@@ -39,6 +39,8 @@ class Pair:
     """[N]"""
     both: BoolArray
     """[N] tokens with a logprob on both sides"""
+    wanted: npt.NDArray[np.int64]
+    """[R] tokens of each rollout that are to be compared"""
     offsets: npt.NDArray[np.int64]
     """[R + 1] into the M tokens with a logprob on both sides"""
     p: Float32
@@ -78,6 +80,7 @@ def pair_up(rollouts: RolloutBlock, digests: list[str], rollout: ReadingBlock, t
         rollout_entropy=rollout.entropy,
         rollout_varentropy=rollout.varentropy,
         both=both,
+        wanted=per_rollout(compared, rollouts.offsets),
         offsets=offsets,
         p=p,
         q=q,
@@ -100,12 +103,21 @@ def compared_tokens(rollouts: RolloutBlock) -> BoolArray:
 def effective_states(reading: ReadingBlock) -> StateArray:
     """[N] the states as written, but INVALID where one says VALUE beside a number that is no logprob."""
     wrong = (reading.states == TokenState.VALUE) & (states_of(reading.logprobs) == TokenState.INVALID)
-    unknown = reading.states >= len(TokenState)
-    return np.where(wrong | unknown, np.uint8(TokenState.INVALID), reading.states)
+    wrong |= reading.states >= len(TokenState)
+    return np.where(wrong, np.uint8(TokenState.INVALID), reading.states) if wrong.any() else reading.states
+
+
+def counted_states(pair: Pair, states: StateArray) -> npt.NDArray[np.int64]:
+    """[N] one side's states -> [len(TokenState)] how many of the tokens that are to be compared have each."""
+    if len(pair.p) == np.count_nonzero(pair.compared):  # all have a number on both sides
+        return np.bincount([TokenState.VALUE], weights=[len(pair.p)], minlength=len(TokenState)).astype(np.int64)
+    return np.bincount(states[pair.compared], minlength=len(TokenState))
 
 
 def per_rollout(flags: BoolArray, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """[N], [R + 1] -> [R] how many flags are set in each rollout."""
-    running = np.zeros(len(flags) + 1, dtype=np.int64)
-    np.cumsum(flags, out=running[1:])
-    return np.diff(running[offsets])
+    counts = np.zeros(len(offsets) - 1, dtype=np.int64)
+    filled = np.diff(offsets) > 0
+    if filled.any():  # reduceat takes no empty range
+        counts[filled] = np.add.reduceat(flags, offsets[:-1][filled], dtype=np.int64)
+    return counts

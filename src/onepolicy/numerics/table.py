@@ -31,7 +31,7 @@ REDUCTIONS: dict[str, tuple[str, str, Reduction]] = {
     "max_abs_d": (
         "nats",
         "largest |d|",
-        lambda m: m.worst_by_token[0].max_abs_d if m.worst_by_token else float("nan"),
+        lambda m: m.max_abs_d if m.valid else float("nan"),
     ),
     "k1": (
         "nats per token",

@@ -11,6 +11,25 @@ from onepolicy.records.protocol import SamplingProtocol, Strict
 FORMAT_VERSION = 1
 
 
+class Imported(Strict):
+    """What became of recorded files when they were read into a run. Rows read are rows used and rows refused."""
+
+    format: str
+    """as --format names it"""
+    files: tuple[str, ...]
+    """the first of them"""
+    file_count: int
+    read: int
+    used: int
+    refused: int
+    refusals: tuple[str, ...] = ()
+    """the first of them: row, field, and what contradicts what"""
+    notes: tuple[str, ...] = ()
+    """what to know of these numbers, and what was found odd"""
+    stale: str = ""
+    """said if rollouts were sampled by other weights than those that scored them"""
+
+
 class Manifest(Strict):
     """Written when recording starts, and again, atomically, when it is complete."""
 
@@ -30,3 +49,5 @@ class Manifest(Strict):
     """spec string of the engine that sampled, or whose tokenizer encoded the fixed sequences"""
     planned_rollouts: int = Field(ge=0)
     keeps_text: bool = True
+    imported: Imported | None = None
+    """of a run that was read from the files of a framework"""

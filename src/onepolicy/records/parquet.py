@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onepolicy.errors import AlignmentError, RunError
+from onepolicy.records.blocks import ReadingBlock, RolloutBlock
 from onepolicy.records.reading import ReadingRow, TopLists
 from onepolicy.records.rollout import Rollout, Span
-from onepolicy.records.tokens import BoolArray, Float32, IntArray, StateArray
+from onepolicy.records.tokens import IntArray
+
+__all__ = [
+    "MOMENT_COLUMNS",
+    "READING_SCHEMA",
+    "ROLLOUT_SCHEMA",
+    "ROW_GROUP_TOKENS",
+    "SPAN_SCHEMA",
+    "STATISTIC_PREFIX",
+    "TOP_SCHEMA",
+    "ReadingBlock",
+    "RolloutBlock",
+    "read_tags",
+    "reading_block",
+    "reading_table",
+    "rollout_block",
+    "rollout_rows",
+    "rollout_table",
+    "span_rows",
+    "span_table",
+    "top_rows",
+    "top_table",
+    "write_parquet",
+]
 
 ROW_GROUP_TOKENS = 1 << 21
 STATISTIC_PREFIX = "stat_"
@@ -68,44 +91,6 @@ TOP_SCHEMA = pa.schema(
         pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RolloutBlock:
-    """The rollouts of one row group as flat arrays; rollout r owns entries offsets[r] to offsets[r + 1]."""
-
-    rollout_ids: list[str]
-    prompt_ids: list[str]
-    tags: list[str]
-    """as JSON"""
-    offsets: npt.NDArray[np.int64]
-    """[R + 1]"""
-    token_ids: IntArray
-    """[N]"""
-    sampled: BoolArray
-    """[N]"""
-    loss_mask: BoolArray
-    """[N]"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReadingBlock:
-    """Rows of a reading as flat arrays; row r owns entries offsets[r] to offsets[r + 1]."""
-
-    rollout_ids: list[str]
-    digests: list[str]
-    offsets: npt.NDArray[np.int64]
-    """[R + 1]"""
-    logprobs: Float32
-    """[N]"""
-    states: StateArray
-    """[N]"""
-    top1: IntArray | None
-    """[N]"""
-    entropy: Float32 | None = None
-    """[N] of the distribution that the logprobs belong to, NaN where unknown; None if the engine gave none"""
-    varentropy: Float32 | None = None
-    """[N]"""
 
 
 def rollout_table(rollouts: Sequence[Rollout]) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from onepolicy.records.files import (
     write_text_atomically,
 )
 from onepolicy.records.looks import Looks, Seen
-from onepolicy.records.manifest import FORMAT_VERSION, Manifest
+from onepolicy.records.manifest import FORMAT_VERSION, Imported, Manifest
 from onepolicy.records.parquet import (
     READING_SCHEMA,
     ROLLOUT_SCHEMA,
@@ -44,6 +44,7 @@ from onepolicy.records.verdict import Judgement
 
 RowT = TypeVar("RowT")
 _OF_EXTENSIONS = {"earlier_suites", "there_before"}
+_OF_IMPORTS = {"imported", "planned_rollouts"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
@@ -109,6 +110,23 @@ class Run:
         name = _part_name([r.rollout_id for r in rollouts])
         self._write_table(self.path / "spans" / name, span_table(spans))
         self._write_table(self.path / "rollouts" / name, rollout_table(rollouts))
+
+    def write_tables(self, rollouts: pa.Table, spans: pa.Table, readings: Mapping[str, pa.Table]) -> None:
+        """Add one part of everything at once, as tables; the rollouts go last."""
+        name = _part_name(rollouts["rollout_id"].to_pylist())
+        for reading, table in readings.items():
+            self._write_table(self._reading_path(reading) / name, table)
+        self._write_table(self.path / "spans" / name, spans)
+        self._write_table(self.path / "rollouts" / name, rollouts)
+
+    def write_reading_table(self, name: str, table: pa.Table) -> None:
+        """Add one part to a reading."""
+        self._write_table(self._reading_path(name) / _part_name(table["rollout_id"].to_pylist()), table)
+
+    def imported(self, imported: Imported) -> None:
+        """Write the manifest of a run that was read from files: what was read is what was planned."""
+        self.manifest = self.manifest.model_copy(update={"imported": imported, "planned_rollouts": imported.used})
+        self.complete()
 
     def complete(self) -> None:
         """Write the manifest's status "complete"."""

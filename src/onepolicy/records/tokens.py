@@ -48,6 +48,6 @@ def states_of(logprobs: FloatArray) -> StateArray:
     Shape: [T] -> [T]. A logprob is finite, at most `LARGEST_ROUNDING`, and above -1000: engines write -9999.0 or
     about -3.4e38 for "none", and no float32 log-softmax over a vocabulary comes near -1000.
     """
-    with np.errstate(invalid="ignore"):
-        good = np.isfinite(logprobs) & (logprobs <= LARGEST_ROUNDING) & (logprobs > -1000.0)
-    return np.where(good, TokenState.VALUE, TokenState.INVALID).astype(np.uint8)
+    with np.errstate(invalid="ignore"):  # a comparison with NaN is false, and an infinity is beyond one of the ends
+        good = (logprobs <= LARGEST_ROUNDING) & (logprobs > -1000.0)
+    return np.where(good, np.uint8(TokenState.VALUE), np.uint8(TokenState.INVALID))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,6 +16,7 @@ from onepolicy.judgement.waive import applied
 from onepolicy.numerics.checks import CHECKS as NUMERIC_CHECKS
 from onepolicy.numerics.checks.metric_limits import metric_limits
 from onepolicy.numerics.checks.one_weight_version import one_weight_version
+from onepolicy.numerics.checks.two_columns import two_columns
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.reading import ReadingInfo
 from onepolicy.records.run import Run
@@ -33,7 +35,7 @@ from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.record import ROLLOUT
 from onepolicy.workflow.score import TRAINER
 from onepolicy.workflow.tables import limit_options, report_data
-from onepolicy.workflow.whole import recording_verdicts, scoring_verdicts
+from onepolicy.workflow.whole import recording_verdicts, scoring_verdicts, stale_verdicts
 
 LIMITS = "limits.json"
 """beside the judgement: the limits it was made with; JSON is YAML, so --limits takes it"""
@@ -109,10 +111,12 @@ def _judged(run: Run, request: JudgeRequest, progress: Progress) -> tuple[Judgem
     refuse_expired(request.limits, [run.reading_info(name) for name in readings])
     measured = measure(run, run, request.rollout, request.trainer, progress=progress)
     whole = recording_verdicts(run, measured)
+    if run.manifest.imported is not None:
+        whole += two_columns(measured, request.limits)
     whole += scoring_verdicts(run, request.rollout) + scoring_verdicts(run, request.trainer)
     look_at(run, measured, whole, rollout=request.rollout, trainer=run.reading_info(request.trainer))
     tokens = measure_tokens(run, run, request.trainer, rollouts=measured.rollouts)
-    verdicts = judged_in_order(tokens, measured, request.limits)
+    verdicts = judged_in_order(tokens, measured, request.limits, stale=stale_verdicts(run))
     if any(v.check == "mean_kl" and v.status is Status.FAIL for v in verdicts):
         verdicts = explained_by_precision(run, readings, measured, verdicts)
     judgement = conclude(
@@ -125,19 +129,31 @@ def _judged(run: Run, request: JudgeRequest, progress: Progress) -> tuple[Judgem
     return judgement, measured, tokens
 
 
-def judged_in_order(tokens: TokenMeasurement, measured: Measurement, limits: Limits) -> list[Verdict]:
+def judged_in_order(
+    tokens: TokenMeasurement, measured: Measurement, limits: Limits, *, stale: Sequence[Verdict] = ()
+) -> list[Verdict]:
     """Tokens first, then whose they are; if they are not those of both sides, or of one policy, numbers say nothing."""
+    whose = [*stale, *one_weight_version(measured)]
     token_verdicts = [*(check(tokens) for check in TOKEN_CHECKS), *history(tokens)]
-    versions = one_weight_version(measured)
-    numeric = [*(check(measured, limits) for check in NUMERIC_CHECKS), *metric_limits(measured, limits)]
     failed = [v.check for v in token_verdicts if v.required and v.status is Status.FAIL]
     if failed:
         why = f"{failed[0]} failed: these are not the tokens of both sides, so numbers say nothing about the policy."
+        numeric = [_without_meaning(verdict, why) for verdict in _numbers(measured, limits)]
+        return token_verdicts + whose + numeric
+    return token_verdicts + numbers_of_one_policy(whose, measured, limits)
+
+
+def numbers_of_one_policy(whose: list[Verdict], measured: Measurement, limits: Limits) -> list[Verdict]:
+    """Whose tokens they are, and the numbers: unknown if the tokens are not all of one pair of weights."""
+    numeric = _numbers(measured, limits)
+    if any(verdict.required and verdict.status is Status.UNKNOWN for verdict in whose):
+        why = "the tokens are not all of one pair of weights; the report has the numbers of each version apart."
         numeric = [_without_meaning(verdict, why) for verdict in numeric]
-    elif any(verdict.status is Status.UNKNOWN for verdict in versions):
-        why = "the rollouts come from several weight versions; the report has the numbers of each apart."
-        numeric = [_without_meaning(verdict, why) for verdict in numeric]
-    return token_verdicts + versions + numeric
+    return whose + numeric
+
+
+def _numbers(measured: Measurement, limits: Limits) -> list[Verdict]:
+    return [*(check(measured, limits) for check in NUMERIC_CHECKS), *metric_limits(measured, limits)]
 
 
 def _without_meaning(verdict: Verdict, message: str) -> Verdict:

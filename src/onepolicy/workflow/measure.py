@@ -26,6 +26,7 @@ from onepolicy.tokens.trajectory import History
 from onepolicy.workflow.progress import Progress
 from onepolicy.workflow.record import ROLLOUT
 from onepolicy.workflow.trajectories import trajectories_of
+from onepolicy.workflow.versions import VersionsByStep
 
 MOST_ROUND_TRIP_TOKENS = 1_000_000
 """in a larger run the token checks look at a fixed random share of rollouts of about this many tokens"""
@@ -54,15 +55,19 @@ def measure(
         ),
     )
     seen: set[str] = set()
+    by_step = VersionsByStep()
     progress.start(title, rollout_run.manifest.planned_rollouts)
     for block in rollout_run.rollout_blocks():
         _check_new(rollout_run, block, seen)
         digests = digests_of(block)
         p, q = p_join.take(block, digests), q_join.take(block, digests)
         measured.add(pair_up(block, digests, p, q), _paired(block, p_top, q_top))
+        by_step.add(block, measured.buckets.version_of)
         progress.advance(len(block.rollout_ids))
     p_join.finish()
     q_join.finish()
+    if by_step.one_each:
+        measured.buckets.versions.clear()
     return measured
 
 

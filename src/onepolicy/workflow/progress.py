@@ -8,8 +8,8 @@ from typing import Protocol
 class Progress(Protocol):
     """Receives what a step does; the command line draws a bar on stderr from it."""
 
-    def start(self, title: str, total: int) -> None:
-        """A step of `total` rollouts begins."""
+    def start(self, title: str, total: int, unit: str = "rollouts") -> None:
+        """A step of so many begins; a unit is rollouts or bytes."""
 
     def advance(self, count: int) -> None:
         """`count` more are done."""
@@ -21,7 +21,7 @@ class Progress(Protocol):
 class Silent:
     """Says nothing; the default of the Python functions."""
 
-    def start(self, title: str, total: int) -> None:
+    def start(self, title: str, total: int, unit: str = "rollouts") -> None:
         """Nothing is shown."""
 
     def advance(self, count: int) -> None:

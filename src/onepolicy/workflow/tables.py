@@ -57,7 +57,7 @@ def commands(run: Run, sides: tuple[ReadingInfo, ReadingInfo], limits: list[str]
     rollout, trainer = sides
     names = _options({"rollout": rollout.name, "trainer": trainer.name}, {"rollout": ROLLOUT, "trainer": TRAINER})
     again = shlex.join(["onepolicy", "judge", str(run.path), *names, *limits])
-    if names:
+    if names or run.manifest.imported is not None:
         return (again,)
     return (shlex.join(["onepolicy", "check", *_asked(run.manifest, sides, compared), *_also(run), *limits]), again)
 

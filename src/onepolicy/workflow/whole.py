@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from onepolicy.numerics.evidence import KEPT
 from onepolicy.numerics.measurement import Measurement
+from onepolicy.records.manifest import Imported
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Evidence, Status, Verdict
 
 
 def recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
     """Unknown if the run is not recorded to its end; nothing otherwise."""
-    planned = run.manifest.planned_rollouts
+    planned, imported = run.manifest.planned_rollouts, run.manifest.imported
+    if imported is not None and run.manifest.status == "complete":
+        return rows_verdicts(imported)
     if run.manifest.status == "complete" and measured.rollouts == planned:
         return []
     return [
@@ -25,6 +28,33 @@ def recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
                 f"{measured.rollouts} of {planned} rollouts are recorded: what is missing may differ from what is "
                 f"there. Go on with: onepolicy record ... --run {run.path} --resume"
             ),
+        )
+    ]
+
+
+def stale_verdicts(run: Run) -> list[Verdict]:
+    """Unknown if an imported run's rollouts were sampled by other weights than those that scored them."""
+    stale = run.manifest.imported.stale if run.manifest.imported is not None else ""
+    return [Verdict(check="same_weights", status=Status.UNKNOWN, message=stale)] if stale else []
+
+
+def rows_verdicts(imported: Imported) -> list[Verdict]:
+    """Unknown if rows of recorded files were refused; nothing if all were used."""
+    if not imported.refused:
+        return []
+    return [
+        Verdict(
+            check="recorded_rows",
+            status=Status.UNKNOWN,
+            quantity="rows_used",
+            value=imported.used,
+            limit=imported.read,
+            unit="rows",
+            message=(
+                f"{imported.refused} of {imported.read} rows contradict themselves and were refused: what is missing "
+                f"may differ from what is there. The first: {imported.refusals[0]}"
+            ),
+            evidence=tuple(Evidence(rollout_id="", note=refusal) for refusal in imported.refusals),
         )
     ]
 

@@ -18,7 +18,7 @@ from onepolicy.engines.measured import DRAWS, TopList
 from onepolicy.engines.models import digest_of_file
 from onepolicy.engines.options import read_options
 from onepolicy.engines.readable import readable
-from onepolicy.engines.server import ServerEngine
+from onepolicy.engines.server import ServerEngine, closed_if_unusable
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.engines.stepping import stepped
 from onepolicy.errors import EngineError
@@ -38,13 +38,15 @@ PLAIN = "a"
 """a text whose last token ends no character early in any vocabulary"""
 
 
-class LlamaCppEngine(ServerEngine):
+class LlamaCppEngine(ServerEngine[LlamaCppOptions]):
     """A model behind llama.cpp's HTTP server, as rollout side or as trainer side. Both of its readings are decode."""
+
+    options_model = LlamaCppOptions
 
     def __init__(self, client: HttpClient, options: LlamaCppOptions, *, here: ServedFile | None = None) -> None:
         """`here`: the server, if it is in this process."""
         super().__init__(client, options)
-        self._options, self._here = options, here
+        self._here = here
         self._props = client.get("/props")
         self._max_length = int(self._props["default_generation_settings"]["n_ctx"])
         if here is not None:
@@ -70,12 +72,8 @@ class LlamaCppEngine(ServerEngine):
         options = options.of_url() if is_url(spec.target) else options.of_file()
         here = None if is_url(spec.target) else serve(spec.target, options)
         client = HttpClient(spec.target if here is None else here.url, options)
-        try:
-            with readable(client.url):
-                return cls(client, options, here=here)
-        except BaseException:
-            client.close()
-            raise
+        with closed_if_unusable(client):
+            return cls(client, options, here=here)
 
     @cached_property
     def info(self) -> EngineInfo:
@@ -86,7 +84,7 @@ class LlamaCppEngine(ServerEngine):
                 name="llamacpp",
                 version=str(self._props.get("build_info", "unknown")),
                 model=str(self._props.get("model_path") or self._model),
-                dtype=_dtype(str(self._props.get("model_ftype") or self._options.dtype or "unknown")),
+                dtype=_dtype(str(self._props.get("model_ftype") or self.options.dtype or "unknown")),
                 device="server",
                 vocab_size=card.get("n_vocab"),
                 max_length=self._max_length,
@@ -95,7 +93,7 @@ class LlamaCppEngine(ServerEngine):
         return known if self._here is None else self._of_file(known, self._here)
 
     def _of_file(self, known: EngineInfo, here: ServedFile) -> EngineInfo:
-        options = self._options.model_dump(include={"ctx", "parallel", "threads", "tokenizer"}, exclude_defaults=True)
+        options = self.options.model_dump(include={"ctx", "parallel", "threads", "tokenizer"}, exclude_defaults=True)
         return known.model_copy(
             update={
                 "version": version("xllamacpp"),
@@ -126,11 +124,7 @@ class LlamaCppEngine(ServerEngine):
 
     async def score_one(self, item: ScoreInput, wanted: Wanted) -> ReadingRow:
         """The logprob of each wanted token, forced one after the other."""
-        if not wanted.meaning.is_raw:
-            raise EngineError(
-                f"{self.client.url}: llama.cpp's logprobs are raw, {wanted.meaning} ones are asked for. Sample with "
-                "temperature 1 and no truncation, or score with another engine."
-            )
+        self.refuse_processed(wanted, of="llama.cpp's logprobs")
         async with self._slot(item.rollout_id, cached=False) as slot:
             self._refuse_too_long(len(item.token_ids), 0)
             return await stepped(item, slot.list_after, at_once=1)
@@ -169,10 +163,6 @@ class LlamaCppEngine(ServerEngine):
         """What a token adds to a text, special tokens spelled out; None if the vocabulary does not have it."""
         content = self.client.call(self._bytes()).get(token_id)
         return content or (None if content is None else (self.decode(np.asarray([token_id])) or "").encode())
-
-    def tokenizer_file(self) -> bytes | None:
-        """The tokenizer of the option `tokenizer`; a server gives none."""
-        return None if self._tokenizer is None else self._tokenizer.file()
 
     def close(self) -> None:
         """End the connection, and the server if it is in this process."""
@@ -246,8 +236,9 @@ class LlamaCppEngine(ServerEngine):
             return np.asarray(field(self.client.post("/tokenize", body), "tokens"), dtype=np.int32)
 
     @cached_property
-    def _tokenizer(self) -> LocalTokenizer | None:
-        return local_tokenizer(self._options.tokenizer)
+    def tokenizer_here(self) -> LocalTokenizer | None:
+        """The tokenizer of the option `tokenizer`; a server gives none."""
+        return local_tokenizer(self.options.tokenizer)
 
     def _refuse_too_long(self, length: int, new: int) -> None:
         if length + new > self._max_length:

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onepolicy.engines.columns import TopList, column, reported, scored_row, top1_of, top_lists, without_sampled
-from onepolicy.engines.completions import (
-    cached_tokens,
-    ids_of,
-    same_prompt,
-    sampled_lists,
-    the_choice,
-    token_id,
-    top_list,
-)
+from onepolicy.engines.columns import TopList, reported, same_ids, scored_row, without_sampled
+from onepolicy.engines.completions import completed, ids_of, same_prompt, the_choice, token_id, top_list
 from onepolicy.engines.contract import Completion, SampleInput, ScoreInput
-from onepolicy.engines.server import same_ids
 from onepolicy.errors import EngineError
 from onepolicy.records.reading import ReadingRow
 from onepolicy.records.tokens import IntArray
@@ -36,22 +27,7 @@ def completion_of(item: SampleInput, answer: Json, *, model: str, top: int) -> C
     name = item.rollout_id
     choice = the_choice(answer, rollout_id=name, model=model)
     same_prompt(name, answer, choice, sent=item.prompt_ids)
-    listed = choice.get("logprobs") or {}
-    ids = sampled_ids(name, choice)
-    logprobs, states = column(name, listed.get("token_logprobs"), length=len(ids))
-    lists = top_lists(name, sampled_lists(name, listed, ids, size=top), size=top) if top else None
-    return Completion(
-        rollout_id=name,
-        token_ids=ids,
-        logprobs=logprobs,
-        states=states,
-        text=str(choice.get("text", "")),
-        finish_reason=str(choice.get("finish_reason")),
-        stop_reason=str(choice.get("stop_reason") or ""),
-        cached_tokens=cached_tokens(answer),
-        top1=None if lists is None else top1_of(lists),
-        top=lists if item.keep_top else None,
-    )
+    return completed(item, answer, choice, sampled_ids(name, choice), top=top)
 
 
 def sampled_ids(rollout_id: str, choice: Json) -> IntArray:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from onepolicy.engines.columns import TopList
-from onepolicy.engines.completions import COMPLETIONS, first_list, first_token_of, served_model, the_choice
+from onepolicy.engines.completions import COMPLETIONS, conversation_of, first_list, first_token_of, probed, served_model
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
 from onepolicy.engines.http import HttpClient, StatusError
 from onepolicy.engines.measured import DRAWS, NEARLY_GREEDY
 from onepolicy.engines.measured import TopList as MeasuredList
-from onepolicy.engines.options import read_options
-from onepolicy.engines.readable import readable
 from onepolicy.engines.server import ServerEngine
-from onepolicy.engines.spec import EngineSpec
 from onepolicy.engines.stepping import stepped
 from onepolicy.errors import EngineError
 from onepolicy.integrations.openai.abilities import abilities_of
@@ -30,32 +27,21 @@ from onepolicy.records.tokens import IntArray
 from onepolicy.tokens.local import LocalTokenizer, local_tokenizer, needed
 
 
-class OpenAiEngine(ServerEngine):
+class OpenAiEngine(ServerEngine[OpenAiOptions]):
     """A server of which nothing is known but what its answers show.
 
     It can be compared only if it takes ids as a prompt and names sampled tokens by ids. It scores by echo where it has
     that, and by stepping where it lists tokens by ids.
     """
 
+    options_model = OpenAiOptions
+
     def __init__(self, client: HttpClient, options: OpenAiOptions) -> None:
         super().__init__(client, options)
-        self._options = options
         self._model, _ = served_model(client, options.model)
         self.abilities = abilities_of(client, self._model, top=options.max_logprobs)
         self._requests = Requests(model=self._model, dialect=self.abilities.dialect)
         self.scores = self.abilities.lists_by_id if options.score == "stepping" else self.abilities.echo
-
-    @classmethod
-    def open(cls, spec: EngineSpec) -> Self:
-        """Connect to the server at a spec's URL. Raises: UsageError, EngineError if nothing usable answers."""
-        options = read_options(spec, OpenAiOptions)
-        client = HttpClient(spec.target, options)
-        try:
-            with readable(client.url):
-                return cls(client, options)
-        except BaseException:
-            client.close()
-            raise
 
     @cached_property
     def info(self) -> EngineInfo:
@@ -64,7 +50,7 @@ class OpenAiEngine(ServerEngine):
             name="openai",
             version="unknown",
             model=self.abilities.model,
-            dtype=self._options.dtype or "unknown",
+            dtype=self.options.dtype or "unknown",
             device="server",
             options={"sampled_logprobs": str(self.sampled_logprobs), "abilities": str(self.abilities)},
         )
@@ -82,7 +68,7 @@ class OpenAiEngine(ServerEngine):
     async def sample_one(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
         """One completion by the ids of its prompt."""
         self._refuse_texts()
-        top = min(wanted.top, self._options.max_logprobs) if self.abilities.lists_by_id else 0
+        top = min(wanted.top, self.options.max_logprobs) if self.abilities.lists_by_id else 0
         answer = await self._asked(self._requests.completion(item, protocol, top=top))
         return completion_of(item, answer, model=self.abilities.model, top=top)
 
@@ -96,9 +82,9 @@ class OpenAiEngine(ServerEngine):
                 f"{self.client.url}: {wanted.meaning} logprobs are asked for, and what this server does to a prompt's "
                 "is not known. Sample with temperature 1 and no truncation, or score with another engine."
             )
-        if self._options.score == "stepping":
+        if self.options.score == "stepping":
             return await stepped(item, self._list_after)
-        top = 0 if item.report is None else self._options.max_logprobs
+        top = 0 if item.report is None else self.options.max_logprobs
         answer = await self._asked(self._requests.echoed(item.token_ids, top=top))
         return echoed_row(item, answer, model=self.abilities.model, top=top)
 
@@ -106,11 +92,9 @@ class OpenAiEngine(ServerEngine):
         """The most likely tokens of the position after some ids, by id or by text."""
         if not self.abilities.ids_in or (top_k and self.abilities.dialect.off is None):
             return {}
-        top = self._options.max_logprobs
+        top = self.options.max_logprobs
         body = self._requests.first_token(token_ids, temperature=temperature, top_k=top_k, top=top)
-        return first_list(
-            the_choice(self.client.post(COMPLETIONS, body), rollout_id="probe", model=self.abilities.model)
-        )
+        return first_list(probed(self.client, body, model=self.abilities.model))
 
     def _drawn(self, ids: IntArray) -> list[Any]:
         """By id or by text, as the lists are."""
@@ -119,38 +103,28 @@ class OpenAiEngine(ServerEngine):
         return [self._nearly_greedy(ids, seed) for seed in range(DRAWS)]
 
     def _nearly_greedy(self, ids: IntArray, seed: int) -> int | str:
-        top = self._options.max_logprobs
+        top = self.options.max_logprobs
         body = self._requests.first_token(ids, temperature=NEARLY_GREEDY, top=top, seed=seed)
-        answer = self.client.post(COMPLETIONS, body)
-        return first_token_of(the_choice(answer, rollout_id="probe", model=self.abilities.model))
+        return first_token_of(probed(self.client, body, model=self.abilities.model))
 
     def encode_chat(self, messages: Sequence[Message]) -> IntArray:
         """Ids of a conversation, by the option `tokenizer`, else by the server's `/tokenize`."""
-        if self._tokenizer is not None:
-            return self._tokenizer.encode_chat(messages)
-        conversation = [dict(message) for message in messages]
-        return self._tokenized({"messages": conversation, "add_generation_prompt": True, "add_special_tokens": False})
+        if self.tokenizer_here is not None:
+            return self.tokenizer_here.encode_chat(messages)
+        return self._tokenized(conversation_of(messages))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> IntArray:
         """Ids of a text, likewise."""
-        if self._tokenizer is not None:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        if self.tokenizer_here is not None:
+            return self.tokenizer_here.encode(text, add_special_tokens=add_special_tokens)
         return self._tokenized({"prompt": text, "add_special_tokens": add_special_tokens})
-
-    def decode(self, token_ids: IntArray) -> str | None:
-        """Text of the ids, special tokens spelled out; None without the option `tokenizer`."""
-        return None if self._tokenizer is None else self._tokenizer.decode(token_ids)
-
-    def tokenizer_file(self) -> bytes | None:
-        """The tokenizer of the option `tokenizer`."""
-        return None if self._tokenizer is None else self._tokenizer.file()
 
     async def _asked(self, body: dict[str, Any]) -> dict[str, Any]:
         return await self.client.request("POST", COMPLETIONS, body)
 
     async def _list_after(self, token_ids: IntArray, tokens: Sequence[int]) -> TopList:
         """What may come next: the tokens asked for where the server takes a list of them, else the most likely."""
-        top, model = self._options.max_logprobs, self.abilities.model
+        top, model = self.options.max_logprobs, self.abilities.model
         if self.abilities.given_ids:
             answer = await self._asked(self._requests.next_token(token_ids, list(tokens), top=top))
             return next_list(answer, model=model, sent=token_ids, top=None)
@@ -168,7 +142,7 @@ class OpenAiEngine(ServerEngine):
 
     @property
     def _why_no_score(self) -> str:
-        if self._options.score == "stepping":
+        if self.options.score == "stepping":
             return (
                 "names the most likely tokens by their texts, which two tokens may share, so it cannot score by "
                 "stepping. Use it as --rollout."
@@ -189,5 +163,6 @@ class OpenAiEngine(ServerEngine):
         return np.asarray(tokens, dtype=np.int32)
 
     @cached_property
-    def _tokenizer(self) -> LocalTokenizer | None:
-        return local_tokenizer(self._options.tokenizer)
+    def tokenizer_here(self) -> LocalTokenizer | None:
+        """The tokenizer of the option `tokenizer`; None without it."""
+        return local_tokenizer(self.options.tokenizer)

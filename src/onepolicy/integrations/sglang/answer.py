@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from onepolicy.engines.columns import Logprob, TopList, column, reported, scored_row, top1_of, top_lists
+from onepolicy.engines.columns import Logprob, TopList, column, reported, same_ids, scored_row, top1_of, top_lists
 from onepolicy.engines.contract import Completion, SampleInput, ScoreInput, Wanted
-from onepolicy.engines.server import same_ids
 from onepolicy.errors import EngineError
 from onepolicy.records.reading import ReadingRow
 from onepolicy.records.tokens import IntArray

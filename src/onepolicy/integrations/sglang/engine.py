@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
 from onepolicy.engines.http import HttpClient, StatusError
 from onepolicy.engines.measured import TopList
-from onepolicy.engines.options import read_options
 from onepolicy.engines.readable import readable
 from onepolicy.engines.server import ServerEngine
-from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError
 from onepolicy.integrations.sglang.answer import completion_of, first_list, row_of
 from onepolicy.integrations.sglang.options import SglangOptions
@@ -28,29 +26,18 @@ GENERATE = "/generate"
 _TOP = 20
 
 
-class SglangEngine(ServerEngine):
+class SglangEngine(ServerEngine[SglangOptions]):
     """An SGLang server, as rollout side or as trainer side.
 
     Sampled logprobs are a decode reading, after the temperature unless the server was told otherwise. `score` reads
     the input logprobs from position 0 on: a prefill reading, raw, that takes nothing from the cache.
     """
 
+    options_model = SglangOptions
+
     def __init__(self, client: HttpClient, options: SglangOptions) -> None:
         super().__init__(client, options)
-        self._options = options
         self._about_path, self._about = _first_of(client, "/model_info", "/get_model_info")
-
-    @classmethod
-    def open(cls, spec: EngineSpec) -> Self:
-        """Connect to the server at a spec's URL. Raises: UsageError, EngineError if nothing usable answers."""
-        options = read_options(spec, SglangOptions)
-        client = HttpClient(spec.target, options)
-        try:
-            with readable(client.url):
-                return cls(client, options)
-        except BaseException:
-            client.close()
-            raise
 
     @cached_property
     def info(self) -> EngineInfo:
@@ -62,7 +49,7 @@ class SglangEngine(ServerEngine):
                 name="sglang",
                 version=str(self._settings.get("version", "unknown")),
                 model=str(self._about.get("model_path", "unknown")),
-                dtype=self._options.dtype or ("" if dtype == "auto" else dtype) or "unknown",
+                dtype=self.options.dtype or ("" if dtype == "auto" else dtype) or "unknown",
                 device="server",
                 max_length=length if isinstance(length, int) else None,
                 options={"sampled_logprobs": str(self.sampled_logprobs), **self._settings_that_matter},
@@ -79,12 +66,8 @@ class SglangEngine(ServerEngine):
 
     async def score_one(self, item: ScoreInput, wanted: Wanted) -> ReadingRow:
         """The input logprobs of a sequence."""
-        if not wanted.meaning.is_raw:
-            raise EngineError(
-                f"{self.client.url}: SGLang's input logprobs are raw, {wanted.meaning} ones are asked for. Sample with "
-                "temperature 1 and no truncation, or score with another engine."
-            )
-        top = 0 if item.report is None else self._options.top_logprobs
+        self.refuse_processed(wanted, of="SGLang's input logprobs")
+        top = 0 if item.report is None else self.options.top_logprobs
         return row_of(item, await self.client.request("POST", GENERATE, scoring(item, top=top)))
 
     def first_position(self, token_ids: IntArray, temperature: float, top_k: int) -> TopList:
@@ -94,10 +77,10 @@ class SglangEngine(ServerEngine):
 
     def encode_chat(self, messages: Sequence[Message]) -> IntArray:
         """Ids of a conversation: by the option `tokenizer`, else as the server renders it, else by its own folder."""
-        if not self._options.tokenizer and self._renders:
+        if not self.options.tokenizer and self._renders:
             return self._rendered(messages)
         what = "does not say which ids a conversation becomes (SGLang 0.5.13 does)"
-        return needed(self._tokenizer, server=self.client.url, what=what).encode_chat(messages)
+        return needed(self.tokenizer_here, server=self.client.url, what=what).encode_chat(messages)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> IntArray:
         """Ids of a text, as the server's tokenizer writes them."""
@@ -112,14 +95,11 @@ class SglangEngine(ServerEngine):
         body = {"model": self._served, "tokens": token_ids.tolist(), "skip_special_tokens": False}
         return str(self.client.post("/detokenize", body).get("text", ""))
 
-    def tokenizer_file(self) -> bytes | None:
-        """The tokenizer of the option `tokenizer`, or of the server's folder; None if neither can be read here."""
-        return None if self._tokenizer is None else self._tokenizer.file()
-
     @cached_property
-    def _tokenizer(self) -> LocalTokenizer | None:
+    def tokenizer_here(self) -> LocalTokenizer | None:
+        """The tokenizer of the option `tokenizer`, or of the server's folder; None if neither can be read here."""
         folder = str(self._about.get("tokenizer_path") or self._about.get("model_path") or "")
-        return local_tokenizer(self._options.tokenizer, folder=folder)
+        return local_tokenizer(self.options.tokenizer, folder=folder)
 
     @cached_property
     def _settings(self) -> dict[str, Any]:

@@ -8,10 +8,10 @@ Source: tensorrt_llm/serve/postprocess_handlers.py (`create_completion_logprobs`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from onepolicy.engines.columns import column
-from onepolicy.engines.completions import cached_tokens, ids_of, same_prompt, the_choice
+from onepolicy.engines.completions import completed, ids_of, same_prompt, the_choice
 from onepolicy.engines.contract import Completion, SampleInput
 from onepolicy.records.tokens import IntArray
 
@@ -24,15 +24,4 @@ def completion_of(item: SampleInput, answer: Json, *, model: str, text_of: Calla
     choice = the_choice(answer, rollout_id=name, model=model)
     same_prompt(name, answer, choice, sent=item.prompt_ids)
     ids = ids_of(name, choice.get("token_ids"), advice="Use TensorRT-LLM 1.0 or later (detokenize: false).")
-    listed = choice.get("logprobs") or {}
-    logprobs, states = column(name, listed.get("token_logprobs"), length=len(ids))
-    return Completion(
-        rollout_id=name,
-        token_ids=ids,
-        logprobs=logprobs,
-        states=states,
-        text=text_of(ids),
-        finish_reason=str(choice.get("finish_reason")),
-        stop_reason=str(choice.get("stop_reason") or ""),
-        cached_tokens=cached_tokens(answer),
-    )
+    return replace(completed(item, answer, choice, ids), text=text_of(ids))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
-from onepolicy.engines.completions import COMPLETIONS, first_list, first_token_of, served_model, the_choice
+from onepolicy.engines.completions import COMPLETIONS, first_list, first_token_of, probed, served_model
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
 from onepolicy.engines.http import HttpClient, StatusError
 from onepolicy.engines.measured import DRAWS, NEARLY_GREEDY, TopList
-from onepolicy.engines.options import read_options
 from onepolicy.engines.readable import readable
 from onepolicy.engines.server import ServerEngine
-from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError
 from onepolicy.integrations.trtllm.answer import completion_of
 from onepolicy.integrations.trtllm.options import TrtllmOptions
@@ -26,27 +24,15 @@ from onepolicy.tokens.local import LocalTokenizer, local_tokenizer, needed
 _TOP = 20
 
 
-class TrtllmEngine(ServerEngine):
+class TrtllmEngine(ServerEngine[TrtllmOptions]):
     """A `trtllm-serve` server as rollout side. Over HTTP it gives no logprobs of a prompt, so it cannot score."""
 
+    options_model = TrtllmOptions
     scores = False
 
     def __init__(self, client: HttpClient, options: TrtllmOptions) -> None:
         super().__init__(client, options)
-        self._options = options
         self._model, _ = served_model(client, options.model)
-
-    @classmethod
-    def open(cls, spec: EngineSpec) -> Self:
-        """Connect to the server at a spec's URL. Raises: UsageError, EngineError if nothing usable answers."""
-        options = read_options(spec, TrtllmOptions)
-        client = HttpClient(spec.target, options)
-        try:
-            with readable(client.url):
-                return cls(client, options)
-        except BaseException:
-            client.close()
-            raise
 
     @cached_property
     def info(self) -> EngineInfo:
@@ -56,7 +42,7 @@ class TrtllmEngine(ServerEngine):
                 name="trtllm",
                 version=str(self.client.get("/version").get("version", "unknown")),
                 model=self._model,
-                dtype=self._options.dtype or "unknown",
+                dtype=self.options.dtype or "unknown",
                 device="server",
                 options={"sampled_logprobs": str(self.sampled_logprobs)},
             )
@@ -76,16 +62,14 @@ class TrtllmEngine(ServerEngine):
         """The most likely tokens of the position after some ids, by text; none if the backend gives no lists."""
         body = first_token(token_ids, model=self._model, temperature=temperature, top_k=top_k, top=_TOP)
         try:
-            answer = self.client.post(COMPLETIONS, body)
+            return first_list(probed(self.client, body, model=self._model))
         except StatusError:
             return {}
-        return first_list(the_choice(answer, rollout_id="probe", model=self._model))
 
     def _drawn(self, ids: IntArray) -> list[Any]:
         """By text, as the lists are."""
         bodies = (first_token(ids, model=self._model, temperature=NEARLY_GREEDY, seed=seed) for seed in range(DRAWS))
-        answers = (self.client.post(COMPLETIONS, body) for body in bodies)
-        return [first_token_of(the_choice(answer, rollout_id="probe", model=self._model)) for answer in answers]
+        return [first_token_of(probed(self.client, body, model=self._model)) for body in bodies]
 
     def encode_chat(self, messages: Sequence[Message]) -> IntArray:
         """Ids of a conversation in the template of the option `tokenizer`, ready for the answer."""
@@ -95,18 +79,11 @@ class TrtllmEngine(ServerEngine):
         """Ids of a text, by the option `tokenizer`."""
         return self._encodes.encode(text, add_special_tokens=add_special_tokens)
 
-    def decode(self, token_ids: IntArray) -> str | None:
-        """Text of the ids, special tokens spelled out; None without the option `tokenizer`."""
-        return None if self._tokenizer is None else self._tokenizer.decode(token_ids)
-
-    def tokenizer_file(self) -> bytes | None:
-        """The tokenizer of the option `tokenizer`."""
-        return None if self._tokenizer is None else self._tokenizer.file()
-
     @property
     def _encodes(self) -> LocalTokenizer:
-        return needed(self._tokenizer, server=self.client.url, what="(TensorRT-LLM) encodes and decodes nothing")
+        return needed(self.tokenizer_here, server=self.client.url, what="(TensorRT-LLM) encodes and decodes nothing")
 
     @cached_property
-    def _tokenizer(self) -> LocalTokenizer | None:
-        return local_tokenizer(self._options.tokenizer)
+    def tokenizer_here(self) -> LocalTokenizer | None:
+        """The tokenizer of the option `tokenizer`; None without it."""
+        return local_tokenizer(self.options.tokenizer)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onepolicy.engines.completions import sampling, sampling_one
 from onepolicy.engines.contract import SampleInput
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.tokens import IntArray
@@ -34,31 +35,12 @@ NEUTRAL = {
 
 def completion(item: SampleInput, protocol: SamplingProtocol, *, model: str) -> dict[str, Any]:
     """The body that samples one completion. `logprobs` 0 would give none."""
-    return NEUTRAL | {
-        "model": model,
-        "prompt": item.prompt_ids.tolist(),
-        "max_tokens": protocol.max_new_tokens,
-        "temperature": protocol.temperature,
-        "top_p": protocol.top_p,
-        "top_k": protocol.top_k,
-        "min_p": protocol.min_p,
-        "seed": item.seed,
-        "logprobs": 1,
-    }
+    return NEUTRAL | {"model": model, **sampling(item, protocol), "logprobs": 1}
 
 
 def first_token(
     token_ids: IntArray, *, model: str, temperature: float, top_k: int = 0, top: int = 1, seed: int = 0
 ) -> dict[str, Any]:
     """The body that asks for the distribution of the first position after some ids."""
-    return NEUTRAL | {
-        "model": model,
-        "prompt": token_ids.tolist(),
-        "max_tokens": 1,
-        "temperature": temperature,
-        "top_p": 1.0,
-        "top_k": top_k,
-        "min_p": 0.0,
-        "seed": seed,
-        "logprobs": top,
-    }
+    one = sampling_one(token_ids, temperature=temperature, top_k=top_k, seed=seed)
+    return NEUTRAL | {"model": model, **one, "logprobs": top}

@@ -8,14 +8,14 @@ Source: vllm/entrypoints/openai/completion/serving.py and vllm/logprobs.py, 0.32
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from onepolicy.engines.columns import TopList, column, reported, scored_row, top1_of, top_lists, without_sampled
-from onepolicy.engines.completions import cached_tokens, ids_of, sampled_lists, the_choice
+from onepolicy.engines.columns import TopList, reported, same_ids, scored_row, without_sampled
+from onepolicy.engines.completions import completed, ids_of, the_choice
 from onepolicy.engines.contract import Completion, SampleInput, ScoreInput, Wanted
-from onepolicy.engines.server import same_ids
 from onepolicy.errors import EngineError
 from onepolicy.integrations.vllm.columns import OwnTokens
 from onepolicy.records.reading import ReadingRow
@@ -30,22 +30,7 @@ def completion_of(item: SampleInput, answer: Json, wanted: Wanted, *, model: str
     choice = the_choice(answer, rollout_id=name, model=model)
     same_ids(name, sent=item.prompt_ids, answered=choice.get("prompt_token_ids"), of="prompt")
     ids = ids_of(name, choice.get("token_ids"), advice="Use vLLM 0.10 or later (return_token_ids).")
-    listed = choice.get("logprobs") or {}
-    logprobs, states = column(name, listed.get("token_logprobs"), length=len(ids))
-    top = top_lists(name, sampled_lists(name, listed, ids, size=wanted.top), size=wanted.top) if wanted.top else None
-    return Completion(
-        rollout_id=name,
-        token_ids=ids,
-        logprobs=logprobs,
-        states=states,
-        text=str(choice.get("text", "")),
-        finish_reason=str(choice.get("finish_reason")),
-        stop_reason=str(choice.get("stop_reason") or ""),
-        cached_tokens=cached_tokens(answer),
-        weight_version=weight_version,
-        top1=None if top is None else top1_of(top),
-        top=top if item.keep_top else None,
-    )
+    return replace(completed(item, answer, choice, ids, top=wanted.top), weight_version=weight_version)
 
 
 def row_of(item: ScoreInput, answer: Json, *, model: str, top: int) -> ReadingRow:

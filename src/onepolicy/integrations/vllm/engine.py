@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from pydantic_core import from_json
 
-from onepolicy.engines.completions import COMPLETIONS, first_list, served_model, the_choice
+from onepolicy.engines.completions import COMPLETIONS, conversation_of, first_list, probed, served_model
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
 from onepolicy.engines.http import HttpClient
 from onepolicy.engines.measured import TopList
-from onepolicy.engines.options import read_options
 from onepolicy.engines.probing import Questions
 from onepolicy.engines.readable import readable
 from onepolicy.engines.server import ServerEngine
-from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError
 from onepolicy.integrations.vllm.answer import completion_of, row_of
 from onepolicy.integrations.vllm.columns import parsed
@@ -34,30 +32,19 @@ from onepolicy.records.tokens import IntArray
 from onepolicy.tokens.open import open_tokenizer
 
 
-class VllmEngine(ServerEngine):
+class VllmEngine(ServerEngine[VllmOptions]):
     """A vLLM server, as rollout side or as trainer side.
 
     Sampled logprobs are a decode reading. `score` reads the prompt logprobs, which are a prefill reading that never
     uses the prefix cache, and are raw whatever the server does to sampled ones.
     """
 
+    options_model = VllmOptions
+
     def __init__(self, client: HttpClient, options: VllmOptions) -> None:
         super().__init__(client, options)
-        self._options = options
         self._model, self._card = served_model(client, options.model)
         self._names_weights = client.has("/weight_info")
-
-    @classmethod
-    def open(cls, spec: EngineSpec) -> Self:
-        """Connect to the server at a spec's URL. Raises: UsageError, EngineError if nothing usable answers."""
-        options = read_options(spec, VllmOptions)
-        client = HttpClient(spec.target, options)
-        try:
-            with readable(client.url):
-                return cls(client, options)
-        except BaseException:
-            client.close()
-            raise
 
     @cached_property
     def info(self) -> EngineInfo:
@@ -67,7 +54,7 @@ class VllmEngine(ServerEngine):
                 name="vllm",
                 version=str(self.client.get("/version").get("version", "unknown")),
                 model=str(self._card.get("root") or self._model),
-                dtype=self._options.dtype or self._said_dtype or "unknown",
+                dtype=self.options.dtype or self._said_dtype or "unknown",
                 device="server",
                 max_length=self._card.get("max_model_len"),
                 options={"served_model_name": self._model, "sampled_logprobs": str(self.sampled_logprobs)},
@@ -84,20 +71,15 @@ class VllmEngine(ServerEngine):
 
     async def score_one(self, item: ScoreInput, wanted: Wanted) -> ReadingRow:
         """The prompt logprobs of a sequence."""
-        if not wanted.meaning.is_raw:
-            raise EngineError(
-                f"{self.client.url}: vLLM's prompt logprobs are raw, {wanted.meaning} ones are asked for. Sample with "
-                "temperature 1 and no truncation, or score with another engine."
-            )
-        top = 0 if item.report is None else self._options.max_logprobs
+        self.refuse_processed(wanted, of="vLLM's prompt logprobs")
+        top = 0 if item.report is None else self.options.max_logprobs
         body = scoring(item, model=self._model, top=top)
         answer = await self.client.request("POST", COMPLETIONS, body, parse=from_json if top else parsed)
         return row_of(item, answer, model=self._model, top=top)
 
     def encode_chat(self, messages: Sequence[Message]) -> IntArray:
         """Ids of a conversation in the model's template, as the server renders it, ready for the answer."""
-        conversation = [dict(message) for message in messages]
-        return self._tokenized({"messages": conversation, "add_generation_prompt": True, "add_special_tokens": False})
+        return self._tokenized(conversation_of(messages))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> IntArray:
         """Ids of a text, as the server's tokenizer writes them."""
@@ -110,8 +92,8 @@ class VllmEngine(ServerEngine):
 
     def tokenizer_file(self) -> bytes | None:
         """The tokenizer of the option `tokenizer`, or of the server's folder; None if neither can be read here."""
-        if self._options.tokenizer:
-            return json.dumps(open_tokenizer(self._options.tokenizer).pipeline, ensure_ascii=False).encode()
+        if self.options.tokenizer:
+            return json.dumps(open_tokenizer(self.options.tokenizer).pipeline, ensure_ascii=False).encode()
         file = Path(str(self._card.get("root") or "")) / "tokenizer.json"
         return file.read_bytes() if file.is_file() else None
 
@@ -124,15 +106,14 @@ class VllmEngine(ServerEngine):
 
     def first_position(self, token_ids: IntArray, temperature: float, top_k: int) -> TopList:
         """The most likely tokens of the position after some ids."""
-        top = min(self._options.max_logprobs, 20)
+        top = min(self.options.max_logprobs, 20)
         body = first_token(token_ids, model=self._model, temperature=temperature, top_k=top_k, top=top)
-        choice = the_choice(self.client.post(COMPLETIONS, body), rollout_id="probe", model=self._model)
-        return first_list(choice)
+        return first_list(probed(self.client, body, model=self._model))
 
     def questions(self) -> Questions:
         """Beside those of every server: cache, trace replay, its own limits; and what its prompt logprobs mean."""
         known = super().questions()
-        own = VllmProbe(client=self.client, model=self._model, listed=min(self._options.max_logprobs, 20))
+        own = VllmProbe(client=self.client, model=self._model, listed=min(self.options.max_logprobs, 20))
         return replace(
             known,
             abilities={**known.abilities, **own.abilities()},

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onepolicy.engines.completions import COMPLETIONS, cached_tokens, the_choice, top_list
+from onepolicy.engines.completions import COMPLETIONS, cached_tokens, probed, top_list
 from onepolicy.engines.http import HttpClient, StatusError
 from onepolicy.engines.measured import PROMPTS, TopList, measure
 from onepolicy.engines.probing import Found, Question, cache_found
@@ -161,7 +161,7 @@ class VllmProbe:
         return self.client.post(COMPLETIONS, body)
 
     def _choice(self, body: dict[str, Any]) -> Json:
-        return the_choice(self._answer(body), rollout_id="probe", model=self.model)
+        return probed(self.client, body, model=self.model)
 
     def _listed(self, body: dict[str, Any]) -> Mapping[int, Any]:
         tops = (self._choice(body).get("logprobs") or {}).get("top_logprobs") or [{}]

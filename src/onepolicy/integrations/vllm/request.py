@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onepolicy.engines.completions import sampling, sampling_one
 from onepolicy.engines.contract import SampleInput, ScoreInput
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.tokens import IntArray
@@ -33,17 +34,7 @@ otherwise fill some of them"""
 
 def completion(item: SampleInput, protocol: SamplingProtocol, *, model: str, top: int) -> dict[str, Any]:
     """The body for `/v1/completions` that samples one completion."""
-    return NEUTRAL | {
-        "model": model,
-        "prompt": item.prompt_ids.tolist(),
-        "max_tokens": protocol.max_new_tokens,
-        "temperature": protocol.temperature,
-        "top_p": protocol.top_p,
-        "top_k": protocol.top_k,
-        "min_p": protocol.min_p,
-        "seed": item.seed,
-        "logprobs": top,
-    }
+    return NEUTRAL | {"model": model, **sampling(item, protocol), "logprobs": top}
 
 
 def scoring(item: ScoreInput, *, model: str, top: int) -> dict[str, Any]:
@@ -60,14 +51,5 @@ def first_token(
     token_ids: IntArray, *, model: str, temperature: float = 1.0, top_k: int = 0, top: int = 0
 ) -> dict[str, Any]:
     """The body that asks for the distribution of the first position after some ids."""
-    return NEUTRAL | {
-        "model": model,
-        "prompt": token_ids.tolist(),
-        "max_tokens": 1,
-        "temperature": temperature,
-        "top_p": 1.0,
-        "top_k": top_k,
-        "min_p": 0.0,
-        "seed": 0,
-        "logprobs": top,
-    }
+    one = sampling_one(token_ids, temperature=temperature, top_k=top_k)
+    return NEUTRAL | {"model": model, **one, "logprobs": top}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.checks.alignment import alignment
 from onepolicy.numerics.checks.coverage import coverage
+from onepolicy.numerics.checks.mask_ends import mask_ends
 from onepolicy.numerics.checks.max_abs_d import max_abs_d
 from onepolicy.numerics.checks.mean_kl import mean_kl
 from onepolicy.numerics.checks.mean_ratio import mean_ratio
@@ -27,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     placeholder_zeros,
     coverage,
     alignment,
+    mask_ends,
     mean_kl,
     mean_ratio,
     sampled_as_reported,

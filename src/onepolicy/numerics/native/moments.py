@@ -20,6 +20,7 @@ class Spread:
     count: int = 0
     total: float = 0.0
     smallest: float = math.nan
+    """NaN unless extremes were asked for"""
     largest: float = math.nan
 
     @property
@@ -27,14 +28,26 @@ class Spread:
         """NaN without a value."""
         return self.total / self.count if self.count else math.nan
 
-    def add(self, values: Float64) -> None:
+    def add(self, values: Float64, *, extremes: bool) -> None:
         """Take in the values. Shape: [n]."""
         if not len(values):
             return
         self.count += len(values)
         self.total += float(values.sum())
+        if not extremes:
+            return
         self.smallest = float(np.fmin(self.smallest, values.min()))
         self.largest = float(np.fmax(self.largest, values.max()))
+
+
+def _products(rows: Float64) -> Float64:
+    """[k, n] -> [k, k] sums of products; two rows at a time, which numpy does in one sweep."""
+    k = len(rows)
+    products = np.empty((k, k))
+    for i in range(k):
+        for j in range(i, k):
+            products[i, j] = products[j, i] = np.einsum("n,n->", rows[i], rows[j])
+    return products
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -66,7 +79,7 @@ class Moments:
             centred = values - means[:, None]
             step = means - self.means
             between = np.outer(step, step) * (self.count * n / total)
-            self.products += np.einsum("in,jn->ij", centred, centred) + between
+            self.products += _products(centred) + between
             self.means += step * (n / total)
         self.count = total
 

@@ -12,10 +12,17 @@ import numpy.typing as npt
 
 from onepolicy.numerics.native.moments import Moments, Spread
 from onepolicy.numerics.native.table import NATIVE
-from onepolicy.numerics.pair import Pair, per_rollout
+from onepolicy.numerics.pair import Pair
 from onepolicy.records.tokens import Float64
 
 _RUN_TOKENS = 1 << 15
+_SUMMED = (
+    *("d", "abs_d", "k2", "k3", "k3_swapped", "log_cosh", "ratio", "exp_abs_d", "clamped_ratio_squared", "different"),
+    "probability_difference",
+)
+"""of the names of `per_token`; the others are for the rollouts' means and the moments"""
+_EXTREMES = ("abs_d", "k3", "probability_difference")
+"""of these some framework shows the largest"""
 VERL_CLAMP = 20.0
 """nats; SAFETY_BOUND in verl-project/verl:verl/trainer/ppo/rollout_corr_helper.py"""
 MILES_CLAMP = 10.0
@@ -45,8 +52,7 @@ class NativeSums:
 
     def add(self, pair: Pair) -> None:
         """Take in one block."""
-        counted = np.diff(pair.offsets) > 0
-        counted |= per_rollout(pair.compared, pair.rollouts.offsets) == 0
+        counted = (np.diff(pair.offsets) > 0) | (pair.wanted == 0)
         for first, last in _runs(pair.offsets):
             tokens = slice(int(pair.offsets[first]), int(pair.offsets[last]))
             p, q = pair.p[tokens].astype(np.float64), pair.q[tokens].astype(np.float64)
@@ -67,10 +73,10 @@ class NativeSums:
         }
 
     def _take(self, columns: dict[str, Float64], means: dict[str, Float64]) -> None:
-        for name, values in columns.items():
-            self.tokens[name].add(values)
+        for name in _SUMMED:
+            self.tokens[name].add(columns[name], extremes=name in _EXTREMES)
         for name, values in means.items():
-            self.rollouts[name].add(values)
+            self.rollouts[name].add(values, extremes=True)
         self.moments.add(np.stack([columns[name] for name in self.moments.columns]))
 
 

@@ -1,0 +1,1 @@
+"""Files that frameworks record: reading them without running them, and what their columns mean."""

@@ -1,0 +1,1 @@
+"""Plain Parquet and JSONL with named columns."""

@@ -1,0 +1,1 @@
+"""miles: its recorded training data."""

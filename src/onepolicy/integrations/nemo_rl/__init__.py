@@ -1,0 +1,1 @@
+"""NeMo-RL: its recorded training data."""

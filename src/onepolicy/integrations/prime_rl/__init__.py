@@ -1,0 +1,1 @@
+"""prime-rl: its token exports."""

@@ -1,0 +1,1 @@
+"""SkyRL: its recorded training input."""

@@ -1,0 +1,1 @@
+"""slime: its recorded rollouts and training data."""

@@ -1,0 +1,1 @@
+"""TRL: the monitor in its trainer, and its files."""

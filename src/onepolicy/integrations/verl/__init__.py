@@ -1,0 +1,1 @@
+"""verl: its DataProto files and its JSONL."""

@@ -1,0 +1,1 @@
+"""The mismatch of the step that is running now, from the tensors that the trainer has."""

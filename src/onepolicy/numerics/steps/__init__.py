@@ -1,0 +1,1 @@
+"""The mismatch of one training step after the other: summaries, series, jumps."""
