@@ -59,3 +59,47 @@ def test_a_damaged_file_ends_with_2_and_names_the_line(cli, tmp_path):
 
 def test_the_file_of_steps_stands_for_its_run(cli, run):
     assert cli("timeline", run / "steps.jsonl").out == cli("timeline", run).out
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A folder of a file, a link to that folder, and a link in it to a file elsewhere."""
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    (folder / "step_1.jsonl").write_text("not to be changed\n")
+    (tmp_path / "elsewhere.jsonl").write_text("not to be changed\n")
+    (folder / "step_2.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "hard.jsonl").hardlink_to(folder / "step_1.jsonl")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "page"),
+    [
+        ("dumps/step_1.jsonl", "dumps/step_1.jsonl"),
+        ("dumps/step_1.jsonl", "link/step_1.jsonl"),
+        ("dumps/step_1.jsonl", "dumps/../dumps/step_1.jsonl"),
+        ("dumps/step_1.jsonl", "hard.jsonl"),
+        ("link/step_1.jsonl", "dumps/step_1.jsonl"),
+        ("dumps/step_*.jsonl", "dumps/step_1.jsonl"),
+        ("dumps", "dumps/page.html"),
+        ("dumps", "link/step_1.jsonl"),
+        ("link", "dumps/page.html"),
+        ("dumps", "elsewhere.jsonl"),
+    ],
+)
+def test_a_page_is_never_written_over_what_is_read(cli, files, monkeypatch, given, page):
+    monkeypatch.chdir(files)
+    ended = cli("timeline", given, "--html", page)
+    assert ended.status == 2
+    assert "would be changed" in ended.err
+    assert (files / "dumps" / "step_1.jsonl").read_text() == "not to be changed\n"
+
+
+@pytest.mark.parametrize("page", ["steps.jsonl", "monitor.json", "page.html"])
+def test_a_page_is_never_written_into_a_monitors_run(cli, run, page):
+    before = sorted((file.name, file.read_bytes()) for file in run.iterdir())
+    for given in (run, run / "steps.jsonl"):
+        assert cli("timeline", given, "--html", run / page).status == 2
+    assert sorted((file.name, file.read_bytes()) for file in run.iterdir()) == before

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from onepolicy.errors import OnePolicyError, RunError
 from onepolicy.judgement.load import load_limits
 from onepolicy.monitor import recorder as recorder_module
+from onepolicy.monitor.folder import Folder
 from onepolicy.monitor.monitor import Monitor
 from onepolicy.records.join import ReadingJoin, digests_of
 from onepolicy.records.run import Run
@@ -130,6 +132,103 @@ def test_stale_rollouts_are_told_apart_from_those_of_the_trainers_weights(tmp_pa
     assert checks["one_weight_version"].status is Status.UNKNOWN
     versions = [span.weight_version for span in run.spans()]
     assert sorted(versions) == ["", *["1 behind the trainer's"] * 2, "2 behind the trainer's", *["the trainer's"] * 4]
+
+
+def test_rollouts_of_newer_weights_say_so(tmp_path: Path, batch_of: Make) -> None:
+    batch = batch_of(0) | {"rollout_versions": [5] * 4 + [7] * 4, "trainer_version": 5}
+    run = _monitored(tmp_path / "run", [[batch]])
+    versions = [span.weight_version for span in run.spans()]
+    assert sorted(versions) == ["2 ahead of the trainer's"] * 4 + ["the trainer's"] * 4
+
+
+WRITES = ("spans", "rollouts", "readings/rollout", "readings/trainer", "manifest")
+
+
+class Killed(BaseException):
+    pass
+
+
+def _dies_at(monkeypatch: pytest.MonkeyPatch, place: str, error: BaseException) -> None:
+    """Every write into a folder, or of the manifest, ends the process."""
+    table, manifest = Run._write_table, Run._write_manifest
+
+    def write_table(run: Run, path: Path, content: Any) -> None:
+        if str(path.parent).endswith(place):
+            raise error
+        table(run, path, content)
+
+    def write_manifest(run: Run) -> None:
+        if place == "manifest":
+            raise error
+        manifest(run)
+
+    monkeypatch.setattr(Run, "_write_table", write_table)
+    monkeypatch.setattr(Run, "_write_manifest", write_manifest)
+
+
+@pytest.mark.parametrize("place", WRITES)
+def test_a_process_that_is_killed_while_it_keeps_rollouts_leaves_what_can_be_judged_and_taken_up(
+    tmp_path: Path, batch_of: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monitor = Monitor(tmp_path / "run", watch=At(3))
+    with monkeypatch.context() as patched, pytest.raises(Killed):  # noqa: PT012 - one step late
+        for step in range(5):
+            monitor.update(**batch_of(step))
+            monitor.step()
+            if step == 1:
+                _dies_at(patched, place, Killed())
+                patched.setattr(Folder, "_drop_halves", lambda folder: None)  # a dead process mends nothing
+    _free(monitor)
+    judgement = judge(tmp_path / "run", JudgeRequest(limits=load_limits("bf16")))
+    assert judgement.status is Status.UNKNOWN
+    said = [v.message for v in judgement.verdicts if v.check == "recording"]
+    assert bool(said) == (place not in ("spans", "rollouts"))
+    assert all("the next one on this folder drops the half" in message for message in said)
+    with Monitor(tmp_path / "run", watch=At()) as after:
+        after.update(**batch_of(0))
+        after.step(3)
+    run = Run.open(tmp_path / "run")
+    whole = run.reading_rollout_ids("rollout") == run.reading_rollout_ids("trainer") == set(run.rollout_ids())
+    assert whole
+    assert run.manifest.planned_rollouts == len(run.rollout_ids()) >= 8
+    assert ("were not whole" in caplog.text) == (place not in ("spans", "manifest"))
+    checks = [v.check for v in judge(run.path).verdicts]
+    assert not {"recording", "scoring"} & set(checks)
+
+
+def test_numbers_of_rollouts_that_a_killed_process_never_wrote_are_dropped(tmp_path: Path, batch_of: Make) -> None:
+    _monitored(tmp_path / "run", [[batch_of(0)], [batch_of(1)]], 2)
+    one = sorted((tmp_path / "run" / "rollouts").glob("*.parquet"))[0]
+    one.unlink()
+    with pytest.raises(OnePolicyError, match="the run does not have"):
+        judge(tmp_path / "run")
+    with Monitor(tmp_path / "run", watch=At()):
+        pass
+    assert judge(tmp_path / "run").status is Status.UNKNOWN
+    assert len(Run.open(tmp_path / "run").rollout_ids()) == 8
+
+
+@pytest.mark.parametrize("place", WRITES)
+def test_a_full_disk_leaves_no_half_of_a_rollout(
+    tmp_path: Path, batch_of: Make, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    with Monitor(tmp_path / "run", watch=At(3)) as monitor:
+        for step in range(5):
+            monitor.update(**batch_of(step))
+            monitor.step()
+            if step == 1:
+                _dies_at(monkeypatch, place, RunError("the disk is full"))
+    monkeypatch.undo()
+    assert monitor.status is Status.FAIL
+    run = Run.open(tmp_path / "run")
+    assert run.manifest.planned_rollouts == len(run.rollout_ids()) == len(run.reading_rollout_ids("trainer")) == 8
+    assert not {"recording", "scoring"} & {v.check for v in judge(run.path).verdicts}
+
+
+def _free(monitor: Monitor) -> None:
+    folder = monitor._recorder._folder
+    assert folder is not None
+    folder.close()  # as the system does when a process dies
 
 
 def test_without_ids_nothing_is_kept_and_it_says_so_once(

@@ -16,6 +16,7 @@ import torch
 
 from onepolicy.errors import AlignmentError, RunError, UsageError
 from onepolicy.judgement.limits import Limits
+from onepolicy.monitor import past as past_module
 from onepolicy.monitor.halted import TrainingHalted
 from onepolicy.monitor.monitor import Monitor
 from onepolicy.monitor.state import read_state
@@ -45,7 +46,7 @@ def _lines(run: Path) -> list[dict[str, Any]]:
 def test_a_quiet_training_passes_once_it_is_closed(tmp_path: Path, batch_of: Make) -> None:
     monitor = Monitor(tmp_path / "run", limits="bf16", about={"rollout_engine": "vllm 0.32.0"})
     assert read_state(tmp_path / "run").status == "running"
-    for step in range(5):
+    for step in range(10):
         keep = monitor.update(**batch_of(step))
         assert keep.tolist() == [[1.0]] * 8
         monitor.step()
@@ -55,7 +56,7 @@ def test_a_quiet_training_passes_once_it_is_closed(tmp_path: Path, batch_of: Mak
     assert monitor.status is Status.PASS
     assert read_state(tmp_path / "run").status == "pass"
     lines = _lines(tmp_path / "run")
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert [line["step"] for line in lines] == list(range(1, 11))
     assert lines[0]["about"] == {"rollout_engine": "vllm 0.32.0"}
 
 
@@ -187,7 +188,7 @@ def test_nothing_compared_is_no_pass(tmp_path: Path, batch_of: Make) -> None:
         monitor.update(**batch)
         monitor.step()
     assert monitor.status is Status.UNKNOWN
-    assert "no token to compare" in monitor.why
+    assert "steps have none" in monitor.why
 
 
 def test_a_monitor_that_saw_no_step_does_not_pass(tmp_path: Path) -> None:
@@ -230,6 +231,15 @@ def test_a_training_that_ends_with_an_error_does_not_pass(tmp_path: Path, batch_
         ({"groups": "prompts!"}, AlignmentError, "groups"),
         ({"groups": [1.5] * 8}, UsageError, "groups"),
         ({"groups": torch.zeros(8)}, UsageError, "groups"),
+        ({"groups": 7}, UsageError, "cannot be read"),
+        ({"tags": 7}, UsageError, "cannot be read"),
+        ({"rollout_versions": [1.5] * 8}, UsageError, "rollout_versions"),
+        ({"rollout_versions": [2**70] * 8}, UsageError, "rollout_versions"),
+        ({"rollout_versions": [[1]] * 8}, UsageError, "rollout_versions"),
+        ({"trainer_version": "step-3"}, UsageError, "trainer_version"),
+        ({"trainer_version": 2**70}, UsageError, "trainer_version"),
+        ({"sampled": torch.nested.nested_tensor([torch.ones(16)] * 8, layout=torch.jagged)}, UsageError, "nested"),
+        ({"advantages": torch.zeros(8).to_sparse()}, UsageError, "sparse"),
         ({"tags": ["a"] * 9}, AlignmentError, "tags"),
         ({"sampled": torch.zeros(8, 16, device="meta")}, UsageError, "meta"),
     ],
@@ -266,9 +276,120 @@ def test_what_is_no_tensor_at_all_is_survived_later(tmp_path: Path, batch_of: Ma
     assert monitor.status is Status.UNKNOWN
 
 
+ODD = [
+    {"trainer_version": "a"},
+    {"rollout_versions": [object()] * 8},
+    {"rollout_versions": iter([1] * 8)},
+    {"groups": [[1]] * 8},
+    {"groups": torch.zeros(8, 2)},
+    {"tags": torch.ones(8)},
+    {"tags": ["\ud800"] * 8},
+    {"rollout_logprobs": torch.nested.nested_tensor([torch.zeros(16)] * 8, layout=torch.jagged)},
+    {"trainer_logprobs": torch.nested.nested_tensor([torch.zeros(16)] * 8, layout=torch.jagged)},
+    {"trainer_logprobs": torch.zeros(8, 16).to_sparse()},
+    {"token_ids": [[1] * 16] * 8},
+    {"prompt_mask": torch.ones(8, 4).to_sparse()},
+]
+
+
+@pytest.mark.parametrize("changes", ODD, ids=range(len(ODD)))
+def test_what_is_odd_later_never_ends_the_training_and_never_passes(
+    tmp_path: Path, batch_of: Make, changes: dict[str, Any]
+) -> None:
+    with Monitor(tmp_path / "run", limits="bf16") as monitor:
+        for step in range(12):
+            keep = monitor.update(**batch_of(step) | (changes if step == 3 else {}))
+            assert keep.shape[1] == 1
+            monitor.step()
+    assert monitor.status is Status.UNKNOWN or changes.get("tags") == ["\ud800"] * 8
+    assert len(_lines(tmp_path / "run")) == 12
+
+
+def test_names_of_prompts_may_be_any_text(tmp_path: Path, batch_of: Make) -> None:
+    monitor = Monitor(tmp_path / "run")
+    monitor.update(**batch_of(0) | {"groups": ["\ud800"] * 8})
+    monitor.close()
+    assert not monitor._recorder.standing.failures or "keep rollouts" in monitor._recorder.standing.failures
+
+
+NUMBERS = ["5", 2.5, [1], float("nan"), True, 2**70, torch.tensor(7)]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=range(len(NUMBERS)))
+def test_a_number_that_is_none_is_a_failure_and_the_step_is_counted(
+    tmp_path: Path, batch_of: Make, number: Any
+) -> None:
+    with Monitor(tmp_path / "run") as monitor:
+        for given in (None, number, None):
+            monitor.update(**batch_of(0))
+            monitor.step(given)
+    assert monitor.status is Status.UNKNOWN
+    assert "take the number of a step" in monitor.why
+    assert [line["step"] for line in _lines(tmp_path / "run")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("about", [[1], "x", {"x": "\ud800"}, 7])
+def test_what_is_said_of_a_step_and_is_no_text_is_a_failure(tmp_path: Path, batch_of: Make, about: Any) -> None:
+    with Monitor(tmp_path / "run") as monitor:
+        for said in ({"lr": 1}, about, None):
+            monitor.update(**batch_of(0))
+            monitor.step(about=said)
+    assert "take what is said of a step" in monitor.why
+    assert [line["about"] for line in _lines(tmp_path / "run")] == [{"lr": "1"}, {}, {}]
+    with pytest.raises(UsageError, match="about"):
+        Monitor(tmp_path / "other", about=about)
+
+
+@pytest.mark.parametrize("path", [7, None, "a\0b", "\ud800"])
+def test_what_is_no_path_is_an_error(path: Any) -> None:
+    with pytest.raises(UsageError, match="no path"):
+        Monitor(path)
+
+
 def test_an_unknown_policy_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="warn, mask, halt"):
         Monitor(tmp_path / "run", policy="stop")  # type: ignore[arg-type]
+
+
+def test_what_was_handed_over_before_close_is_a_step(tmp_path: Path, batch_of: Make) -> None:
+    monitor = Monitor(tmp_path / "run", policy="halt", limits="bf16", watch=Scripted({11: "limit"}))
+    for step in range(10):
+        monitor.update(**batch_of(step))
+        monitor.step()
+    monitor.update(**batch_of(10))
+    with pytest.raises(TrainingHalted, match="step 11: planted"):
+        monitor.close()
+    assert [line["step"] for line in _lines(tmp_path / "run")] == list(range(1, 12))
+    assert read_state(tmp_path / "run").status == "fail"
+
+
+def test_close_after_step_adds_no_step(tmp_path: Path, batch_of: Make) -> None:
+    assert _run(tmp_path / "run", batch_of, 10, limits="bf16").status is Status.PASS
+    assert len(_lines(tmp_path / "run")) == 10
+
+
+EVIL = "\x1b[2J\u202e\r"
+
+
+def test_what_a_trainer_says_cannot_move_a_terminals_cursor(
+    tmp_path: Path, batch_of: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Loud(Scripted):
+        def add(self, record: StepRecord) -> tuple[Alarm, ...]:
+            alarms = super().add(record)
+            return tuple(a.model_copy(update={"message": a.message + record.about["lr"]}) for a in alarms)
+
+    monitor = Monitor(tmp_path / f"run{EVIL}", policy="halt", watch=Loud({2: "jump"}))
+    monitor._recorder.failed("do a thing", EVIL)
+    with pytest.raises(TrainingHalted) as halted:  # noqa: PT012 - one step late
+        for step in range(3):
+            monitor.update(**batch_of(step))
+            monitor.step(about={"lr": EVIL})
+    said = [str(halted.value), *(record.getMessage() for record in caplog.records)]
+    assert len(said) == 3
+    for text in said:
+        assert "\\x1b[2J" in text
+        assert not set(EVIL) - set("[2J") & set(text)
 
 
 def test_a_closed_monitor_takes_nothing(tmp_path: Path, batch_of: Make) -> None:
@@ -394,13 +515,13 @@ def _run(path: Path, batch_of: Make, steps: int, **options: Any) -> Monitor:
 
 
 def test_the_same_folder_goes_on(tmp_path: Path, batch_of: Make) -> None:
-    _run(tmp_path / "run", batch_of, 3)
+    _run(tmp_path / "run", batch_of, 8, limits="bf16")
     watch = Scripted({})
-    monitor = _run(tmp_path / "run", batch_of, 2, watch=watch)
-    assert [line["step"] for line in _lines(tmp_path / "run")] == [1, 2, 3, 4, 5]
-    assert watch.seen == [1, 2, 3, 4, 5]
+    monitor = _run(tmp_path / "run", batch_of, 2, watch=watch, limits="bf16")
+    assert [line["step"] for line in _lines(tmp_path / "run")] == list(range(1, 11))
+    assert watch.seen == list(range(1, 11))
     assert monitor.status is Status.PASS
-    assert read_state(tmp_path / "run").steps == 5
+    assert read_state(tmp_path / "run").steps == 10
 
 
 def test_a_failed_training_does_not_pass_by_going_on(tmp_path: Path, batch_of: Make) -> None:
@@ -426,18 +547,18 @@ def _kill(monitor: Monitor) -> None:
 
 
 def test_a_training_that_does_its_lost_steps_again_passes(tmp_path: Path, batch_of: Make) -> None:
-    monitor = Monitor(tmp_path / "run")
-    for step in range(5):
+    monitor = Monitor(tmp_path / "run", limits="bf16")
+    for step in range(9):
         monitor.update(**batch_of(step))
         monitor.step(step)
-    _kill(monitor)  # step 4 was never looked at
-    with Monitor(tmp_path / "run") as after:
-        for step in (3, 4, 5):
+    _kill(monitor)  # step 8 was never looked at
+    with Monitor(tmp_path / "run", limits="bf16") as after:
+        for step in (7, 8, 9):
             after.update(**batch_of(step))
             after.step(step)
-    assert [line["step"] for line in _lines(tmp_path / "run")] == [0, 1, 2, 3, 3, 4, 5]
+    assert [line["step"] for line in _lines(tmp_path / "run")] == [*range(8), 7, 8, 9]
     assert after.status is Status.PASS
-    assert read_state(tmp_path / "run").steps == 7
+    assert read_state(tmp_path / "run").steps == 11
 
 
 def test_what_was_found_outlives_a_process_that_is_killed_at_once(tmp_path: Path, batch_of: Make) -> None:
@@ -472,6 +593,47 @@ def test_what_a_killed_training_had_found_stays_found(tmp_path: Path, batch_of: 
         after.update(**batch_of(4))
         after.step(4)
     assert after.status is Status.FAIL
+
+
+def test_a_failed_training_stays_failed_without_its_state(tmp_path: Path, batch_of: Make) -> None:
+    _run(tmp_path / "run", batch_of, 3, watch=Scripted({2: "jump"}))
+    (tmp_path / "run" / "monitor.json").unlink()
+    assert _run(tmp_path / "run", batch_of, 9, limits="bf16").status is Status.FAIL
+
+
+def test_a_training_whose_state_is_gone_does_not_pass(tmp_path: Path, batch_of: Make) -> None:
+    _run(tmp_path / "run", batch_of, 3, limits="bf16")
+    (tmp_path / "run" / "monitor.json").unlink()
+    after = _run(tmp_path / "run", batch_of, 9, limits="bf16")
+    assert after.status is Status.UNKNOWN
+    assert "monitor.json is absent" in after.why
+
+
+def test_a_training_whose_steps_were_removed_does_not_pass(tmp_path: Path, batch_of: Make) -> None:
+    _run(tmp_path / "run", batch_of, 10, limits="bf16")
+    path = tmp_path / "run" / "steps.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
+    after = _run(tmp_path / "run", batch_of, 9, limits="bf16")
+    assert after.status is Status.UNKNOWN
+    assert "has 4 steps" in after.why
+
+
+def test_alarms_from_long_ago_count_when_a_training_goes_on(
+    tmp_path: Path, batch_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past_module, "HISTORY", 2)
+    _run(tmp_path / "run", batch_of, 9, watch=Scripted({1: "limit"}))
+    (tmp_path / "run" / "monitor.json").unlink()
+    assert _run(tmp_path / "run", batch_of, 2).status is Status.FAIL
+
+
+def test_a_killed_training_that_is_only_closed_does_not_pass(tmp_path: Path, batch_of: Make) -> None:
+    monitor = Monitor(tmp_path / "run", limits="bf16")
+    for step in range(12):
+        monitor.update(**batch_of(step))
+        monitor.step()
+    _kill(monitor)
+    assert _run(tmp_path / "run", batch_of, 0, limits="bf16").status is Status.UNKNOWN
 
 
 @pytest.mark.parametrize(("cut", "kept", "word"), [(40, 2, "dropped"), (1, 3, "completed")])

@@ -68,6 +68,13 @@ def test_two_ranks_say_what_one_process_says_that_has_all_rollouts(tmp_path: Pat
     assert {int(r.token_ids[0]) for r in kept} == {0, 1, 2, 3, 4, 5}
 
 
+def test_what_one_rank_handed_over_before_close_is_a_step_of_all(tmp_path: Path) -> None:
+    for ended in _ranks(tmp_path, "left"):
+        assert ended.returncode == 0, ended.stderr
+    lines = _lines(tmp_path / "run")
+    assert [(line["step"], line["rollouts"]) for line in lines] == [(1, 6), (2, 6), (3, 6), (4, 3)]
+
+
 def test_halt_ends_both_ranks(tmp_path: Path) -> None:
     for rank, ended in enumerate(_ranks(tmp_path, "halt")):
         assert ended.returncode == 1, ended.stderr

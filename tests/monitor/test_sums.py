@@ -25,7 +25,7 @@ from onepolicy.records.tokens import TokenState, digest_of_ids
 LIMIT = 0.05
 ODD = (float("nan"), float("inf"), float("-inf"), -9999.0, -1000.0, -999.0, 0.0, -0.0, 5e-7, 2e-6, 1.0, -1e-30)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-EXACT = ("rollouts", "states", "histogram", "equal")
+EXACT = ("rollouts", "states", "histogram", "equal", "same")
 
 
 @dataclass
@@ -242,6 +242,33 @@ def test_an_edge_of_confidence_belongs_to_the_interval_above_it() -> None:
 def test_equal_numbers_are_counted_bit_for_bit() -> None:
     summary = step_summary(_on_device(_one([-0.0, -1.0, -2.0, -1e-4], [0.0, -1.0, -2.5, -1e-4])), step=1)
     assert summary.equal.tolist() == [2, 2, 1]
+
+
+def test_places_that_are_zero_on_both_sides_are_counted_and_whole_rollouts_of_them() -> None:
+    p = -torch.ones(4, 9)
+    q = -torch.ones(4, 9)
+    p[0], q[0] = 0.0, -0.0  # a whole rollout
+    p[1, 3], q[1, 3] = 0.0, 0.0  # equal on both sides, and not certain
+    p[2, 2], q[2, 4] = 0.0, 0.0  # one side each
+    p[3, :7], q[3, :7] = 0.0, 0.0  # short: the rest is not compared
+    sampled = torch.ones(4, 9)
+    sampled[3, 7:] = 0
+    sums = DeviceSums(torch.device("cpu"))
+    given_ = Given(rollout_logprobs=p, trainer_logprobs=q, sampled=sampled)
+    sums.add(batch_of(given_, first_group=0), worst_rollout_kl=LIMIT, masks=False)
+    assert step_summary(sums.take().numpy(), step=1).same.tolist() == [9 + 1 + 7, 9, 1]
+
+
+def test_weights_ahead_of_the_trainers_are_not_the_trainers() -> None:
+    ones = -torch.ones(6, 2)
+    versions = [5, 6, 20, 4, -1, None]
+    given_ = Given(
+        rollout_logprobs=ones, trainer_logprobs=ones, sampled=ones != 0, rollout_versions=versions, trainer_version=5
+    )
+    sums = DeviceSums(torch.device("cpu"))
+    sums.add(batch_of(given_, first_group=0), worst_rollout_kl=LIMIT, masks=False)
+    cells = step_summary(sums.take().numpy(), step=1).cells[..., 0].sum(axis=1)
+    assert cells.tolist() == [2, 4, 0, 0, 0, 0, 0, 0, 2, 4]
 
 
 def test_an_outlier_is_beyond_the_limit_or_has_something_that_is_no_logprob() -> None:

@@ -110,7 +110,8 @@ def test_weights_that_are_behind_are_told_apart_from_a_mismatch(tmp_path):
     judgement, _ = judged(write(tmp_path / "a.jsonl", rows))
     found = verdict(judgement, "same_weights")
     assert found.status is Status.UNKNOWN
-    assert "10 of 40 rollouts were sampled by weights up to 1 versions behind" in found.message
+    assert "10 of 40 rollouts were sampled by other weights" in found.message
+    assert "version 3 and 4" in found.message
     assert verdict(judgement, "mean_kl").status is Status.UNKNOWN
 
 
@@ -167,6 +168,30 @@ def test_other_files_in_a_folder_are_named(tmp_path):
     assert any("notes.txt" in note for note in find_recording([tmp_path]).notes)
 
 
+@pytest.mark.parametrize("content", [b"", bytes(100)])
+def test_a_file_that_was_lost_beside_good_ones_is_an_error(tmp_path, content):
+    write(tmp_path / "a.jsonl", planted(40))
+    (tmp_path / "b.jsonl").write_bytes(content)
+    with pytest.raises(DumpError, match=r"b\.jsonl"):
+        find_recording([tmp_path])
+
+
+def test_linked_folders_are_read_once_and_what_cannot_be_read_is_an_error(tmp_path):
+    write(tmp_path / "d" / "a.jsonl", planted(20))
+    write(tmp_path / "other" / "b.jsonl", planted(20, seed=1))
+    (tmp_path / "d" / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "d" / "loop").symlink_to(tmp_path / "d")
+    assert len(find_recording([tmp_path / "d"]).files) == 2
+    (tmp_path / "d" / "c.jsonl").symlink_to(tmp_path / "nothing")
+    with pytest.raises(DumpError, match="a broken link"):
+        find_recording([tmp_path / "d"])
+
+
+def test_an_empty_path_is_no_folder():
+    with pytest.raises(UsageError, match="an empty path"):
+        find_recording([""])
+
+
 def test_what_is_of_no_format_says_what_was_found(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"question": "?", "answer": "!"}])
     with pytest.raises(DumpError, match=r"answer, question.*--columns"):
@@ -188,6 +213,9 @@ def test_a_column_that_may_be_a_copy_of_the_other_is_no_pass(tmp_path):
     judgement, _ = judged(path)
     assert judgement.status is Status.UNKNOWN
     assert "a copy of the other" in verdict(judgement, "two_columns").message
+    others = [*rows[:5], *planted(35, seed=3)]
+    assert judged(write(tmp_path / "some.jsonl", others))[0].status is Status.UNKNOWN
+    assert judged(write(tmp_path / "few.jsonl", [*rows[:2], *planted(38, seed=3)]))[0].status is Status.PASS
     assert compare_recorded(find_recording([path]), limits=load_limits("bitwise"))[0].status is Status.PASS
 
 
@@ -196,6 +224,51 @@ def test_rows_that_were_sampled_otherwise_than_said_are_refused(tmp_path):
     with pytest.raises(DumpError, match=r"sampled with temperature 0.7.*--temperature 0.7"):
         judged(path)
     assert judged(path, protocol=SamplingProtocol(temperature=0.7))[0].status is Status.PASS
+
+
+@pytest.mark.parametrize("versions", [(8, 5), ("sha-a", "sha-b"), ("5.0", "7.0"), ("1", "1" + "0" * 5000)])
+def test_weights_that_differ_in_any_way_are_no_pass(tmp_path, versions):
+    extra = dict(zip(("weight_version", "trainer_version"), versions, strict=True))
+    judgement, _ = judged(write(tmp_path / "a.jsonl", planted(40), step=1, **extra))
+    assert verdict(judgement, "same_weights").status is Status.UNKNOWN
+    same = dict.fromkeys(extra, versions[0])
+    assert judged(write(tmp_path / "b.jsonl", planted(40), step=1, **same))[0].status is Status.PASS
+
+
+def zeros(row, places):
+    return {side: [0.0 if i in places else x for i, x in enumerate(row[side])] for side in SIDES}
+
+
+SIDES = ("rollout_logprobs", "trainer_logprobs")
+
+
+@pytest.mark.parametrize("limits", ["bitwise", "bf16"])
+def test_columns_of_filled_places_are_no_pass(tmp_path, limits):
+    for name, places in (("all", range(12)), ("most", range(10))):
+        path = write(tmp_path / f"{name}.jsonl", [{**row, **zeros(row, places)} for row in planted(40)])
+        found, _ = compare_recorded(find_recording([path]), limits=load_limits(limits))
+        assert found.status is not Status.PASS
+        assert "exactly 0.0 on both sides" in verdict(found, "two_columns").message
+
+
+def test_rows_that_are_filled_beside_good_ones_are_no_pass(tmp_path):
+    rows = [{**row, **zeros(row, range(12))} if i % 4 == 0 else row for i, row in enumerate(planted(40))]
+    assert judged(write(tmp_path / "a.jsonl", rows))[0].status is Status.UNKNOWN
+
+
+def test_rollouts_that_are_masked_away_are_no_pass(tmp_path):
+    rows = [{**row, "sampled": [i % 4 > 0] * 8} for i, row in enumerate(planted(40))]
+    judgement, _ = judged(write(tmp_path / "a.jsonl", rows))
+    assert judgement.status is Status.UNKNOWN
+    assert "10 of 40 rollouts have no sampled token" in verdict(judgement, "compared_rollouts").message
+
+
+def test_the_same_rows_several_times_are_no_further_evidence_without_ids(tmp_path):
+    rows = without(planted(6), "prompt_ids", "completion_ids")
+    for copy in range(4):
+        write(tmp_path / "d" / f"{copy}.jsonl", rows)
+    judgement, _ = judged(tmp_path / "d")
+    assert judgement.counts["prompt_groups"] == 6 or judgement.status is Status.UNKNOWN
 
 
 def test_rollouts_without_ids_are_no_duplicates_of_each_other(tmp_path):

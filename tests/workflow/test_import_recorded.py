@@ -102,6 +102,69 @@ def test_rollouts_of_the_second_file_that_the_first_lacks_are_counted(tmp_path):
     assert any("3 of 40 rollouts" in note for note in imported(tmp_path, a, b).manifest.imported.notes)
 
 
+def test_two_files_may_be_named_in_either_order(tmp_path):
+    rows = [{**row, "weight_version": i} for i, row in enumerate(planted(40))]
+    a = write(tmp_path / "a.jsonl", without(rows, "trainer_logprobs"))
+    b = write(tmp_path / "b.jsonl", without(rows, "rollout_logprobs", "weight_version"))
+    one, other = judged(imported(tmp_path / "1", a, b)), judged(imported(tmp_path / "2", b, a))
+    assert one.status is other.status is Status.UNKNOWN
+    assert one.metrics == other.metrics
+
+
+def test_other_weights_in_a_second_file_are_no_pass(tmp_path):
+    rows = list(planted(40))
+    a = write(tmp_path / "a.jsonl", without(rows, "trainer_logprobs"), weight_version=5, step=1)
+    b = write(tmp_path / "b.jsonl", without(rows, "rollout_logprobs"), trainer_version=7, step=1)
+    c = write(tmp_path / "c.jsonl", without(rows, "rollout_logprobs"), trainer_version=5, step=1)
+    assert judged(imported(tmp_path / "1", a, b)).status is Status.UNKNOWN
+    assert judged(imported(tmp_path / "2", a, c)).status is Status.PASS
+
+
+def test_rollouts_of_another_step_are_other_rollouts(tmp_path):
+    rows = list(planted(40))
+    a = write(tmp_path / "a.jsonl", without(rows, "trainer_logprobs"), step=1)
+    b = write(tmp_path / "b.jsonl", without(rows, "rollout_logprobs"), step=2)
+    with pytest.raises(DumpError, match="none of its 40 rollouts"):
+        imported(tmp_path, a, b)
+
+
+def test_rollouts_with_the_same_ids_are_known_by_their_names(tmp_path):
+    same = next(iter(planted(1)))
+    ids = {name: same[name] for name in ("prompt_ids", "completion_ids")}
+    rows = [{**row, **ids, "rollout_id": f"r{i}"} for i, row in enumerate(planted(40))]
+    a = write(tmp_path / "a.jsonl", without(rows, "trainer_logprobs"))
+    b = write(tmp_path / "b.jsonl", without(reversed(rows), "rollout_logprobs"))
+    assert judged(imported(tmp_path / "1", a, b)).metrics["max_abs_d"] < 0.1
+    c = write(tmp_path / "c.jsonl", without(rows, "rollout_logprobs", "rollout_id"))
+    assert any("the order of the files" in note for note in imported(tmp_path / "2", a, c).manifest.imported.notes)
+
+
+def test_how_the_second_files_were_sampled_counts_too(tmp_path):
+    rows = list(planted(40))
+    a = write(tmp_path / "a.jsonl", without(rows, "trainer_logprobs"))
+    b = write(tmp_path / "b.jsonl", without(rows, "rollout_logprobs"), tags={"temperature": "0.7"})
+    with pytest.raises(DumpError, match=r"--temperature 0\.7"):
+        imported(tmp_path, a, b)
+
+
+def test_an_import_that_was_killed_is_made_anew_by_the_same_command(tmp_path):
+    path = write(tmp_path / "a.jsonl", planted(40))
+    run = imported(tmp_path, path)
+    manifest = run.path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"complete"', '"recording"'))
+    assert judged(imported(tmp_path, path)).status is Status.PASS
+
+
+def test_a_failed_import_leaves_the_folder_that_was_there(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "real")
+    path = write(tmp_path / "a.jsonl", [{**row, "rollout_logprobs": [-1.0]} for row in planted(4)])
+    with pytest.raises(DumpError, match="all 4 rows were refused"):
+        imported(tmp_path, path)
+    assert (tmp_path / "run").is_symlink()
+    assert not list((tmp_path / "real").iterdir())
+
+
 def test_two_files_of_other_rollouts_are_refused_and_leave_no_run(tmp_path):
     a = write(tmp_path / "a.jsonl", without(planted(8, seed=1), "trainer_logprobs"))
     b = write(tmp_path / "b.jsonl", without(planted(8, seed=2), "rollout_logprobs"))

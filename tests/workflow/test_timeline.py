@@ -15,6 +15,7 @@ from onepolicy.numerics.pair import pair_up
 from onepolicy.numerics.steps.record import record_of
 from onepolicy.numerics.steps.summary import StepSummary
 from onepolicy.records.rollout import Rollout
+from onepolicy.records.step import Alarm
 from onepolicy.records.verdict import Status
 from onepolicy.workflow import step_records
 from onepolicy.workflow.step_records import summaries
@@ -231,11 +232,11 @@ def test_rollouts_in_any_order_and_any_blocks_give_the_steps_that_each_gives_alo
         assert record.worst_rollouts == expected.worst_rollouts
 
 
-def test_lags_are_known_where_both_versions_are_whole_numbers():
+def test_other_weights_are_never_counted_as_the_trainers():
     versions = [("3", "5"), ("5", "5"), ("abc", "5"), ("", ""), ("6", "5")]
     rows = [recorded(1, number, versions=told) for number, told in enumerate(versions)]
     [record] = summaries(in_blocks(rows))
-    assert {cell.lag: cell.tokens for cell in record.by_lag} == {2: 12, 0: 12, -1: 36}
+    assert {cell.lag: cell.tokens for cell in record.by_lag} == {2: 12, 0: 12, 8: 12, -1: 12, 1: 12}
 
 
 def test_rollouts_without_a_step_are_refused_with_what_to_do():
@@ -281,3 +282,91 @@ def test_rows_that_were_refused_are_told(tmp_path):
     found = timeline(path, limits=LIMITS)
     assert found.notes[0].startswith("1 of 32 rows were refused and are in no number. First: ")
     assert found.status is Status.UNKNOWN
+
+
+def dump(path, steps, change=lambda row, number: row):
+    """Step files as one JSONL; `change` sees a row and its number within the step."""
+    rows = [
+        change({**row, "rollout_id": f"{step}-{i}", "weight_version": 1, "trainer_version": 1}, i)
+        for step in range(1, steps + 1)
+        for i, row in enumerate(lines(step))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def with_zeros(row, number):
+    zeros = [0.0] * 20
+    return row | {"rollout_logprobs": zeros, "trainer_logprobs": zeros} if number % 8 == 0 else row
+
+
+def masked_away(row, number):
+    kept = [number % 16 == 0] * 20
+    return row | {"loss_mask": kept, "sampled": kept}
+
+
+FILES = {
+    "refused": (lambda row, n: row | {"trainer_logprobs": [-1.0]} if n == 5 else row, "were refused"),
+    "zeros": (with_zeros, "nothing but 0.0"),
+    "copies": (
+        lambda row, n: row | {"trainer_logprobs": row["rollout_logprobs"]} if n % 4 == 0 else row,
+        "may be a copy",
+    ),
+    "masked away": (masked_away, "no token to compare"),
+    "stale": (lambda row, n: row | {"trainer_version": 2} if n % 8 else row, "by other weights"),
+    "ahead": (lambda row, n: row | {"weight_version": 2}, "by other weights"),
+    "named otherwise": (lambda row, n: row | {"weight_version": "sha-a", "trainer_version": "sha-b"}, "other weights"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_say_nothing_of_the_two_engines_are_no_pass(tmp_path, name):
+    change, words = FILES[name]
+    found = timeline(dump(tmp_path / "dump.jsonl", 12, change), limits=LIMITS)
+    assert found.status is Status.UNKNOWN, found.sentence
+    assert words in found.sentence
+
+
+def test_files_that_say_enough_pass(tmp_path):
+    plain = timeline(dump(tmp_path / "dump.jsonl", 12), limits=LIMITS)
+    named_alike = timeline(
+        dump(tmp_path / "two.jsonl", 12, lambda row, n: row | {"weight_version": "a", "trainer_version": "a"}),
+        limits=LIMITS,
+    )
+    assert (plain.status, named_alike.status) == (Status.PASS, Status.PASS), plain.sentence
+
+
+@pytest.mark.parametrize("status", ["fail", "unknown"])
+def test_what_a_monitor_found_stays_found_under_other_limits(tmp_path, quiet, status):
+    path = monitored(tmp_path / "run", quiet, status=status, why="alarms: limit 1")
+    for limits in (None, Limits(mean_kl=4e-3), Limits(mean_kl=1.0)):
+        found = timeline(path, limits=limits)
+        assert found.status is Status(status)
+        assert any("do not take that back" in note for note in found.notes) == (limits is not None)
+    path = monitored(tmp_path / "run", quiet)
+    assert timeline(path, limits=Limits(mean_kl=1.0)).status is Status.PASS
+
+
+def test_alarms_that_the_state_knows_and_the_steps_do_not_fail(tmp_path, quiet):
+    path = monitored(tmp_path / "run", quiet, status="running", why="alarms: jump 1")
+    state = json.loads((path / STATE_FILE).read_text())
+    (path / STATE_FILE).write_text(json.dumps({**state, "alarms": {"jump": 1}}))
+    assert timeline(path).status is Status.FAIL
+
+
+@pytest.mark.parametrize("lines_of", [lambda text: text[:3] + text[9:], lambda text: text + text[-1:]])
+def test_steps_that_were_removed_or_written_by_another_are_unknown(tmp_path, quiet, lines_of):
+    path = monitored(tmp_path / "run", quiet)
+    text = (path / "steps.jsonl").read_text().splitlines(keepends=True)
+    (path / "steps.jsonl").write_text("".join(lines_of(text)))
+    found = timeline(path)
+    assert found.status is Status.UNKNOWN
+    assert "says that it saw 70" in found.sentence
+
+
+def test_an_alarm_of_a_step_that_was_done_again_still_counts(tmp_path, quiet):
+    bad = quiet[40].model_copy(update={"alarms": (Alarm(step=41, kind="jump", message="step 41: planted"),)})
+    path = monitored(tmp_path / "run", [])
+    written = [*quiet[:40], bad, *quiet[40:]]
+    (path / "steps.jsonl").write_text("".join(f"{record.model_dump_json()}\n" for record in written))
+    assert timeline(path).sentence.startswith("Fail: step 41: planted")

@@ -69,7 +69,7 @@ def compare(as_json: bool, **options: Any) -> int:
     limits = limits_from(options)
     request = _request(options)
     with progress_bar() as bar:
-        judgement, imported = compare_request(request, limits=limits, progress=bar)
+        judgement, imported = compare_request(request, limits=limits, native=as_json, progress=bar)
         _say(bar, imported)
     return finish(judgement, as_json=as_json)
 

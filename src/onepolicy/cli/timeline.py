@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from rich.console import Console
 from onepolicy.cli.app import EXIT_STATUS_HELP
 from onepolicy.cli.files import columns_from, columns_option, format_option
 from onepolicy.cli.show import progress_bar
+from onepolicy.errors import UsageError
 from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.load import PRESETS, load_limits
+from onepolicy.monitor.state import STATE_FILE, STEPS_FILE
 from onepolicy.records.files import write_text_atomically
 from onepolicy.report.timeline import show_timeline, timeline_html
 from onepolicy.workflow.timeline import FileOptions
@@ -44,6 +48,8 @@ def timeline(paths: tuple[str, ...], page: Path | None, as_json: bool, **options
     are stale are apart from those of the trainer's own weights.
     """
     limits, columns = _limits(options), columns_from(options.pop("columns"))
+    if page is not None:
+        refuse_input(page, paths)
     with progress_bar() as bar:
         found = timeline_of(paths, limits=limits, files=FileOptions(columns=columns, **options), progress=bar)
     if page is not None:
@@ -53,6 +59,31 @@ def timeline(paths: tuple[str, ...], page: Path | None, as_json: bool, **options
     else:
         show_timeline(found, Console())
     return found.exit_status
+
+
+def refuse_input(page: Path, paths: Sequence[str]) -> None:
+    """Before anything is read. Raises: UsageError if the page would be written over, or into, what is to be read."""
+    target = page.resolve()
+    for given in paths:
+        for path in [Path(given), *map(Path, glob(given, recursive=True))]:
+            run = path.parent if path.name in (STEPS_FILE, STATE_FILE) else path
+            if _holds(run, target):
+                raise UsageError(
+                    f"--html {page}: is, or lies in, {given}, which is to be read and would be changed. Name a file "
+                    "elsewhere."
+                )
+
+
+def _holds(path: Path, target: Path) -> bool:
+    """Whether a file is the target, or a folder holds it, also through links."""
+    if not path.exists():
+        return False
+    if target == path.resolve() or (path.is_dir() and target.is_relative_to(path.resolve())):
+        return True
+    if not target.exists():
+        return False
+    inside = path.rglob("*") if path.is_dir() else iter([path])
+    return any(file.exists() and file.samefile(target) for file in inside)
 
 
 def _limits(options: dict[str, Any]) -> Limits | None:

@@ -21,6 +21,10 @@ NO_STEP = -1
 NO_ID = -1
 """a token whose id the file does not hold"""
 UNKNOWN_LAG = -1
+OTHER_VERSION = 8
+"""between versions that are named otherwise and are no whole numbers"""
+LONGEST_NUMBER = 18
+"""digits of a version that is counted; an int64 holds them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,30 +117,40 @@ def _block(rows: list[RecordedRollout], refused: list[Refusal]) -> RecordedBlock
 
 
 def lags_of(block: RecordedBlock) -> npt.NDArray[np.int64]:
-    """[R] versions by which the weights that sampled are behind those that scored; -1 where that is not known.
+    """[R] versions between the weights that sampled and those that scored; -1 where one of the two is not known.
 
-    Known where both versions are whole numbers. Weights ahead of the trainer's count as not known.
+    0 for the same version, whatever it is called. Whole numbers differ by their distance, in either direction; names
+    that differ count as `OTHER_VERSION` apart.
     """
     pairs = zip(block.weight_versions, block.trainer_versions, strict=True)
     return np.array([_lag(sampled, scored) for sampled, scored in pairs], dtype=np.int64)
 
 
 def _lag(sampled: str, scored: str) -> int:
-    if not (sampled.isdecimal() and scored.isdecimal()):
+    if not (sampled and scored):
         return UNKNOWN_LAG
-    return max(int(scored) - int(sampled), UNKNOWN_LAG)
+    if sampled == scored:
+        return 0
+    if any(not (version.isdecimal() and len(version) <= LONGEST_NUMBER) for version in (sampled, scored)):
+        return OTHER_VERSION
+    return abs(int(scored) - int(sampled))
 
 
 def block_digests(block: RecordedBlock) -> list[str]:
-    """[R] digest of each rollout's ids; its own name where the file has no ids, so that it is nobody's duplicate."""
+    """[R] digest of each rollout's ids; of its numbers where the file has no ids, so that a copy is known as one."""
     bounds = block.rollouts.offsets.tolist()
     ids = block.rollouts.token_ids
     side = block.rollout if block.rollout is not None else block.trainer
     known = [digest_of_ids(ids[a:b]) for a, b in pairwise(bounds)] if side is None else side.digests
     return [
-        digest if b > a and ids[a] != NO_ID else name
-        for digest, name, (a, b) in zip(known, block.rollouts.rollout_ids, pairwise(bounds), strict=True)
+        digest if b > a and ids[a] != NO_ID else _digest_of_numbers(block, a, b)
+        for digest, (a, b) in zip(known, pairwise(bounds), strict=True)
     ]
+
+
+def _digest_of_numbers(block: RecordedBlock, start: int, end: int) -> str:
+    sides = [side.logprobs[start:end].view(np.int32) for side in (block.rollout, block.trainer) if side is not None]
+    return digest_of_ids(np.concatenate([np.empty(0, dtype=np.int32), *sides]))
 
 
 def prompt_digest(token_ids: npt.NDArray[np.integer], sampled: npt.NDArray[np.bool_]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -79,9 +80,24 @@ def _of_path(given: str) -> Iterator[Found]:
 
 
 def _in_folder(folder: Path, top: Path) -> Iterator[Found]:
-    for file in folder.rglob("*"):
-        if is_recording("/".join(file.relative_to(folder).parts)) and file.is_file():
+    """All recordings below, links followed once. Raises: OSError for a folder that may not be read; DumpError."""
+    seen: set[tuple[int, int]] = set()
+    for where, below, names in os.walk(folder, onerror=_raise, followlinks=True):
+        known = os.stat(where)
+        below[:] = [] if (known.st_dev, known.st_ino) in seen else sorted(below)
+        if (known.st_dev, known.st_ino) in seen:
+            continue
+        seen.add((known.st_dev, known.st_ino))
+        for file in map(Path(where).joinpath, names):
+            if not is_recording(file.relative_to(folder).as_posix()):
+                continue
+            if not file.is_file():
+                raise DumpError(f"{file}: is a broken link or no regular file. Remove it, or name the files that are.")
             yield Found(str(file), file.relative_to(top).as_posix())
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _fixed_part(path: Path) -> Path:

@@ -15,6 +15,9 @@ from onepolicy.errors import AlignmentError, UsageError
 from onepolicy.numerics.steps.summary import CLUSTERS
 
 UNKNOWN_VERSION = -1
+UNKNOWN_LAG = -(2**62)
+"""where a version is not known; no distance of two versions comes to it"""
+LARGEST_VERSION = 2**61
 Numbers = Tensor | Sequence[int | None]
 Groups = Tensor | Sequence[int] | Sequence[str]
 
@@ -54,7 +57,7 @@ class Batch:
     odd_masks: Tensor
     """[] float64: entries of the masks that are neither 0 nor 1"""
     lags: Tensor
-    """[B] int64 steps by which the weights that sampled are behind the trainer's, negative if not known"""
+    """[B] int64 steps by which the weights that sampled are behind the trainer's; negative: ahead; or `UNKNOWN_LAG`"""
     groups: Tensor
     """[B] int64: number of the prompt group, or the CRC-32 of its name"""
     advantages: Tensor
@@ -91,6 +94,16 @@ def batch_of(given: Given, *, first_group: int) -> Batch:
 
     first_group: number of the first of these. Raises: UsageError, AlignmentError.
     """
+    try:
+        return _batch_of(given, first_group)
+    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, ArithmeticError) as error:
+        raise UsageError(
+            f"a micro-batch cannot be read ({type(error).__name__}: {error}). Give plain tensors and sequences, as "
+            "docs/monitor.md says."
+        ) from error
+
+
+def _batch_of(given: Given, first_group: int) -> Batch:
     shape = _checked(given)
     device = given.trainer_logprobs.device
     sampled, odd = _mask(given.sampled)
@@ -135,14 +148,22 @@ def _checked(given: Given) -> tuple[int, int]:
         ids = getattr(given, name)
         if ids is not None and (ids.is_floating_point() or ids.dtype == torch.bool):
             raise UsageError(f"`{name}` is {ids.dtype}; token ids are whole numbers.")
-    if isinstance(given.trainer_version, Tensor):  # reading it would wait for the device
-        raise UsageError("`trainer_version` is a tensor; give the number itself, as the host knows it.")
+    _check_version(given.trainer_version)
     return q.shape[0], q.shape[1]
+
+
+def _check_version(version: object) -> None:
+    if isinstance(version, Tensor):  # reading it would wait for the device
+        raise UsageError("`trainer_version` is a tensor; give the number itself, as the host knows it.")
+    if version is not None and not (isinstance(version, Integral) and int(version) <= LARGEST_VERSION):
+        raise UsageError(f"`trainer_version` is {str(version)[:40]!r}; give the number of the weights, or None.")
 
 
 def _check_type(name: str, value: object, *, floating: bool = False) -> None:
     if not isinstance(value, Tensor):
         raise UsageError(f"`{name}` is a {type(value).__name__}; give the trainer's tensor, on its device.")
+    if value.is_nested or value.layout != torch.strided or value.is_quantized:
+        raise UsageError(f"`{name}` is a nested, sparse or quantised tensor; pad it to [B, T].")
     if floating and not value.is_floating_point():
         raise UsageError(f"`{name}` is {value.dtype}; logprobs are floating-point numbers in nats.")
     if value.is_complex():
@@ -180,6 +201,8 @@ def _check_prompts(given: Given, q: Tensor) -> None:
 def _check_rows(name: str, value: Tensor | Sequence[object] | None, q: Tensor) -> None:
     if value is None:
         return
+    if isinstance(value, Tensor):
+        _check_type(name, value)
     shape = tuple(value.shape) if isinstance(value, Tensor) else (len(value),)
     if isinstance(value, str) or shape != (q.shape[0],):
         found = "a string" if isinstance(value, str) else f"of the shape {list(shape)}"
@@ -198,21 +221,27 @@ def _mask(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _lags(given: Given, rollouts: int, device: torch.device) -> Tensor:
-    if given.rollout_versions is None or given.trainer_version is None:
-        return torch.full((rollouts,), UNKNOWN_VERSION, dtype=torch.int64, device=device)
+    trainer = given.trainer_version
+    if given.rollout_versions is None or trainer is None or trainer < 0:
+        return torch.full((rollouts,), UNKNOWN_LAG, dtype=torch.int64, device=device)
     versions = _whole_numbers("rollout_versions", given.rollout_versions, device)
-    return torch.where(versions < 0, UNKNOWN_VERSION, int(given.trainer_version) - versions)
+    return torch.where(versions < 0, UNKNOWN_LAG, int(trainer) - versions.clamp(max=LARGEST_VERSION))
 
 
 def _whole_numbers(name: str, values: Numbers, device: torch.device) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach().to(torch.int64)
-    try:
-        return on_device([UNKNOWN_VERSION if value is None else value for value in values], device)
-    except (TypeError, ValueError, RuntimeError) as error:
+    return on_device([_version(name, value) for value in values], device)
+
+
+def _version(name: str, value: object) -> int:
+    if value is None:
+        return UNKNOWN_VERSION
+    if not isinstance(value, Integral) or int(value) > LARGEST_VERSION:
         raise UsageError(
-            f"`{name}` holds what is no whole number ({error}); give the number of the weights."
-        ) from error
+            f"`{name}` holds what is no whole number of weights ({str(value)[:40]!r}); give the number of the weights."
+        )
+    return max(int(value), UNKNOWN_VERSION)
 
 
 def _group_numbers(groups: Groups | None, rollouts: int, first: int, device: torch.device) -> Tensor:
@@ -225,8 +254,8 @@ def _group_numbers(groups: Groups | None, rollouts: int, first: int, device: tor
 
 def group_number(group: object) -> int:
     """The number itself, or the CRC-32 of the name. Raises: UsageError for what is neither."""
-    if isinstance(group, str):
-        return zlib.crc32(group.encode()) % CLUSTERS
+    if isinstance(group, str):  # a lone surrogate is none of UTF-8, and a name all the same
+        return zlib.crc32(group.encode(errors="backslashreplace")) % CLUSTERS
     if isinstance(group, Integral):
         return int(group) % CLUSTERS
     raise UsageError(f"`groups` holds a {type(group).__name__}; give a whole number or a name for each prompt.")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from onepolicy.monitor.batch import Batch, on_device
+from onepolicy.monitor.batch import UNKNOWN_LAG, Batch, on_device
 from onepolicy.monitor.folder import ROLLOUT, TRAINER
 from onepolicy.monitor.sums import Scores
 from onepolicy.records.reading import ReadingRow
@@ -172,8 +172,10 @@ def _rollout(row: HostRow, prompt: npt.NDArray[np.int32], length: int, tags: dic
 
 def _version(lag: int) -> str:
     """Whose weights sampled, seen from the trainer: evidence is of many steps, and each has its own trainer."""
-    if lag < 0:
+    if lag == UNKNOWN_LAG:
         return ""
+    if lag < 0:
+        return f"{-lag} ahead of the trainer's"
     return "the trainer's" if lag == 0 else f"{lag} behind the trainer's"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from onepolicy.records.step import StepRecord
 HISTORY = 256
 """steps that a resumed training looks back on"""
 _TAIL = 4 << 20
-"""bytes that hold them: a line is 3 to 4 kB"""
+"""bytes in which the last line's beginning is looked for"""
 
 
 class Journal:
@@ -29,9 +30,6 @@ class Journal:
         with disk_errors(path):
             path.touch()
             self._mend_last_line()
-            with path.open("rb") as file:
-                self.lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
-                """when it was opened"""
 
     def append(self, record: StepRecord) -> None:
         """Raises: RunError if the line cannot be written whole; then nothing of it is left."""
@@ -43,14 +41,11 @@ class Journal:
             finally:
                 os.close(handle)
 
-    def history(self) -> list[StepRecord]:
-        """The last steps, oldest first. Raises: RunError if a line is no step."""
+    def records(self) -> Iterator[StepRecord]:
+        """All steps in the order in which they were written, one in memory. Raises: RunError if a line is no step."""
         with disk_errors(self.path), self.path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL))
-            lines = file.read().splitlines()
-        whole = lines if size <= _TAIL else lines[1:]
-        return [self._record(line) for line in whole[-HISTORY:]]
+            for line in file:
+                yield self._record(line)
 
     def _record(self, line: bytes) -> StepRecord:
         try:

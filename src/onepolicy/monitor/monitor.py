@@ -15,6 +15,7 @@ from torch import Tensor
 from onepolicy.errors import UsageError
 from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.load import PRESETS, load_limits
+from onepolicy.monitor.arguments import about_of, number_of, path_of
 from onepolicy.monitor.batch import Batch, Given, Groups, Numbers, batch_of
 from onepolicy.monitor.evidence import EVERY, Kept
 from onepolicy.monitor.layout import FAILED
@@ -58,10 +59,10 @@ class Monitor:
         """
         if policy not in POLICIES:
             raise UsageError(f"there is no policy {policy!r}. Policies: {', '.join(POLICIES)}.")
-        self.path = Path(run)
+        self.path = path_of(run)
         self.policy = policy
         self.limits = limits if isinstance(limits, Limits) else load_limits(str(limits))
-        self._about = {str(name): str(value) for name, value in (about or {}).items()}
+        self._about = about_of(about)
         self._ranks = Ranks(group)
         name = str(limits) if str(limits) in PRESETS else self.limits.model_dump_json()
         asked = Asked(path=self.path, policy=policy, limits=self.limits, limits_name=name, about=self._about)
@@ -73,6 +74,8 @@ class Monitor:
         """steps of this process"""
         self._number = self._recorder.last_step
         self._accepted = False
+        self._handed_over = False
+        """whether the step that is running has a micro-batch"""
         self._closed = False
         self.numbers: dict[str, float] = {}
         """of the last step that was looked at"""
@@ -130,16 +133,20 @@ class Monitor:
         )
         with torch.inference_mode(False), torch.no_grad():  # what inference mode makes cannot be changed outside of it
             batch = self._checked(given)
+            self._handed_over = True
             if batch is not None:
                 with self._recorder.trying("take in a micro-batch"):
                     return self._taken(batch, given)
-            return _all_kept(trainer_logprobs)
+            with self._recorder.trying("say what is kept of a micro-batch"):
+                return _all_kept(trainer_logprobs)
+            return torch.ones(1, 1)
 
     def step(self, number: int | None = None, *, about: Mapping[str, str] | None = None) -> dict[str, float]:
         """End a step; returns the numbers of the step before, which are empty at the first.
 
         number: of the step, else one more than the last. about: what the trainer says of this step, over what it said
-        at the start. Raises: TrainingHalted under the policy "halt", on every rank, if the step before decided.
+        at the start. What is neither is a failure of the monitor. Raises: TrainingHalted under the policy "halt", on
+        every rank, if the step before decided.
         """
         self._check_open()
         before, self._before = self._before, self._ended(number, about)
@@ -150,10 +157,16 @@ class Monitor:
         return dict(self.numbers)
 
     def close(self) -> None:
-        """Look at the last step and write the end marker. Raises: TrainingHalted as `step` does."""
+        """Look at the last step and write the end marker; what was handed over since it is a step of its own.
+
+        Raises: TrainingHalted as `step` does.
+        """
         if self._closed:
             return
         alarms = self._last()
+        if self._handed_over or self._ranks.size > 1:  # among several ranks all take part, or none
+            self._before = self._ended(None, None, closing=True)
+            alarms += self._last()
         self._end(closed=True)
         if self.policy == "halt" and any(map(decides, alarms)):
             raise halt(list(filter(decides, alarms)), self.path)
@@ -200,9 +213,15 @@ class Monitor:
         """Whether some rollouts of this step are kept whatever they show."""
         return self._begun % EVERY == 0
 
-    def _ended(self, number: int | None, about: Mapping[str, str] | None) -> Seen:
+    def _ended(self, number: int | None, about: Mapping[str, str] | None, *, closing: bool = False) -> Seen:
         """Send this step's vector off and begin the next step."""
-        self._number = self._number + 1 if number is None else number
+        self._number += 1
+        numbered, words = False, dict(self._about)
+        if number is not None:
+            with self._recorder.trying("take the number of a step"):
+                self._number, numbered = number_of(number), True
+        with self._recorder.trying("take what is said of a step"):
+            words |= about_of(about)
         # as long as nothing was handed over, no device is known
         sums = DeviceSums(torch.device("cpu")) if self._sums is None else self._sums
         vector = sums.take()
@@ -211,12 +230,14 @@ class Monitor:
         seen = Seen(
             step=self._number,
             time=time.time(),
-            about=self._about | {str(name): str(value) for name, value in (about or {}).items()},
+            about=words,
             pending=self._sent(vector),
             kept=self._kept,
             sampling=self._samples,
-            numbered=number is not None,
+            numbered=numbered,
+            closing=closing,
         )
+        self._handed_over = False
         self._kept = Kept()
         self._begun += 1
         return seen
@@ -234,7 +255,8 @@ class Monitor:
         before, self._before = self._before, None
         if before is None:
             return ()
-        self.numbers, alarms = self._recorder.take(before)
+        numbers, alarms = self._recorder.take(before)
+        self.numbers = numbers or self.numbers
         return alarms
 
     def _halt_if(self, alarms: tuple[Alarm, ...]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from onepolicy.monitor.halted import TrainingHalted
 from onepolicy.records.step import Alarm
+from onepolicy.visible import visible
 
 logger = logging.getLogger("onepolicy.monitor")
 
@@ -30,7 +31,7 @@ class Notices:
             if alarm.kind in self._said:
                 self._unsaid[alarm.kind] = self._unsaid.get(alarm.kind, 0) + 1
                 continue
-            logger.warning("%s", self._sentence(alarm))
+            warn(self._sentence(alarm))
             self._said[alarm.kind] = 0
             said = True
         return said
@@ -42,12 +43,18 @@ class Notices:
         return f"{alarm.message}{more}{evidence}"
 
 
+def warn(text: str) -> None:
+    """Say it. What a trainer or a file said is in it, and must not move a terminal's cursor."""
+    logger.warning("%s", visible(text))
+
+
 def halt(alarms: list[Alarm], run: Path) -> TrainingHalted:
     """What ends the training; the process prints it."""
-    found = "\n".join(f"  {alarm.kind}: {alarm.message}" for alarm in alarms)
-    evidence = next((alarm.evidence for alarm in alarms if alarm.evidence), "")
+    found = "\n".join(f"  {alarm.kind}: {visible(alarm.message)}" for alarm in alarms)
+    where = visible(str(run))
+    evidence = next((visible(alarm.evidence) for alarm in alarms if alarm.evidence), "")
     kept = f"rollouts: {evidence}" if evidence else "no rollouts were kept, as `update` was given no token_ids"
     return TrainingHalted(
         f"onepolicy: training halted, the rollout and the trainer policy are not the same.\n{found}\n"
-        f"  evidence: {run} ({kept})\n  look at it with: onepolicy timeline {run}"
+        f"  evidence: {where} ({kept})\n  look at it with: onepolicy timeline {where}"
     )

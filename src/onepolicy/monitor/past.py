@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from onepolicy.errors import OnePolicyError
 from onepolicy.judgement.limits import Limits
 from onepolicy.monitor.folder import Folder
+from onepolicy.monitor.journal import HISTORY
 from onepolicy.monitor.state import MonitorState, write_state
+from onepolicy.numerics.steps.verdicts import Training
+from onepolicy.records.step import StepRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +32,9 @@ class Past:
 
     steps: list[str] = field(default_factory=list)
     """the last records, as JSON"""
-    lines: int = 0
-    """of all steps"""
+    training: Training = field(default_factory=Training)
+    """what all of them showed"""
+    first_step: int | None = None
     state: str = ""
     """of an earlier process, as JSON"""
     occasions: dict[str, int] = field(default_factory=dict)
@@ -53,12 +58,18 @@ def taken_up(asked: Asked) -> tuple[Folder | None, Past | OnePolicyError]:
 
 
 def _past(folder: Folder) -> Past:
+    training, last, first = Training(), deque[StepRecord](maxlen=HISTORY), None
+    for record in folder.journal.records():
+        training.add(record, record.alarms)
+        last.append(record)
+        first = record.step if first is None else first
     return Past(
-        lines=folder.journal.lines,
-        steps=[record.model_dump_json() for record in folder.journal.history()],
+        steps=[record.model_dump_json() for record in last],
+        training=training,
+        first_step=first,
         state=folder.earlier.model_dump_json() if folder.earlier is not None else "",
         occasions=folder.occasions,
-        notes=[folder.journal.note] if folder.journal.note else [],
+        notes=[*([folder.journal.note] if folder.journal.note else []), *folder.notes],
     )
 
 

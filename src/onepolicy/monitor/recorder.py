@@ -8,13 +8,13 @@ from typing import Protocol
 from onepolicy.errors import OnePolicyError
 from onepolicy.monitor.evidence import MOST_ALARMS, MOST_SAMPLES, ROWS, HostRow, Kept, Rows, as_records, on_host
 from onepolicy.monitor.folder import ALARM, SAMPLE
-from onepolicy.monitor.layout import extras, merged, step_summary
-from onepolicy.monitor.notices import Notices, logger
+from onepolicy.monitor.layout import SLICES, extras, merged, step_summary
+from onepolicy.monitor.notices import Notices, warn
 from onepolicy.monitor.numbers import numbers_of
 from onepolicy.monitor.past import Asked, Past, taken_up
 from onepolicy.monitor.ranks import Pending, Ranks
 from onepolicy.monitor.standing import Standing
-from onepolicy.monitor.state import MonitorState, write_state
+from onepolicy.monitor.state import STATE_FILE, STEPS_FILE, MonitorState, write_state
 from onepolicy.monitor.trying import Trying
 from onepolicy.numerics.steps.record import record_of
 from onepolicy.numerics.steps.watch import Watch
@@ -43,13 +43,15 @@ class Seen:
     sampling: bool
     numbered: bool
     """whether the trainer gave the step's number"""
+    closing: bool = False
+    """whether the training ended before the step did: no step if nothing was handed over on any rank"""
 
 
 class Recorder:
     """Looks at each step, keeps it, and knows how the training stands."""
 
     def __init__(self, asked: Asked, ranks: Ranks, watch: Watching | None) -> None:
-        self.standing = Standing()
+        self.standing = Standing(limits=asked.limits)
         self.last_step = 0
         self._asked, self._ranks = asked, ranks
         self._watch: Watching = watch or Watch(asked.limits)
@@ -68,8 +70,10 @@ class Recorder:
 
     def take(self, seen: Seen) -> tuple[dict[str, float], tuple[Alarm, ...]]:
         """A step's numbers and what it showed, the same on every rank. Raises: what torch raises for a dead rank."""
-        self._note_gap(seen)
         vectors = self._vectors(seen)
+        if vectors is not None and seen.closing and not vectors[:, SLICES["rollouts"]].any():
+            return {}, ()
+        self._note_gap(seen)
         if vectors is None:
             return {}, ()
         record, outliers = None, 0
@@ -94,6 +98,8 @@ class Recorder:
         """The end marker; closed: the training came to its end."""
         if why:
             self.standing.fail("see the training to its end", why)
+        if closed and self._killed_after is not None:
+            self._say_gap(self._killed_after)
         self.standing.closed = closed
         with self.trying("write the end marker"):
             self._write_state(self.standing.status.value)
@@ -109,12 +115,9 @@ class Recorder:
         if not self.standing.fail(what, why):
             return
         self._new_failures.append(f"the monitor could not {what}: {why}")
-        logger.warning(
-            "the monitor of %s could not %s (%s). Training goes on, and the monitor as far as it can; its status is "
-            "unknown from here on and will not become a pass.",
-            self._asked.path,
-            what,
-            why[:500],
+        warn(
+            f"the monitor of {self._asked.path} could not {what} ({why[:500]}). Training goes on, and the monitor as "
+            "far as it can; its status is unknown from here on and will not become a pass."
         )
 
     def _vectors(self, seen: Seen) -> Float64 | None:
@@ -131,25 +134,35 @@ class Recorder:
             return
         last, self._killed_after = self._killed_after, None
         if not seen.numbered or seen.step > last + 1:
-            self.failed("see every step", f"the process before this one ended without close() after step {last}")
+            self._say_gap(last)
+
+    def _say_gap(self, last: int) -> None:
+        self.failed("see every step", f"the process before this one ended without close() after step {last}")
 
     def _go_on(self, past: Past) -> None:
         """Continue what an earlier process began."""
         for note in past.notes:
-            logger.warning("%s", note)
+            warn(note)
         for kept, occasions in past.occasions.items():
             self._left[kept] -= occasions
         records = [StepRecord.model_validate_json(line) for line in past.steps]
         for record in records:
             self._watch.add(record)
         self.last_step = records[-1].step if records else 0
-        if not past.state:
-            return
-        earlier = MonitorState.model_validate_json(past.state)
-        self.standing.go_on(earlier)
-        if earlier.status == "running":
+        earlier = MonitorState.model_validate_json(past.state) if past.state else None
+        self.standing.go_on(earlier, past.training, first=past.first_step, last=records[-1].step if records else None)
+        if earlier is not None and earlier.status == "running":
             self._killed_after = self.last_step
-            self.standing.recount(records, steps=past.lines)
+        self._note_lost(earlier, past.training.steps)
+
+    def _note_lost(self, earlier: MonitorState | None, lines: int) -> None:
+        """What a folder lacks that was in it."""
+        if earlier is None and lines:
+            why = f"{STATE_FILE} is absent beside {lines} steps: nobody says how the process before this one ended"
+            self.failed("take up its state", why)
+        if earlier is not None and lines < earlier.steps:
+            why = f"{STEPS_FILE} has {lines} steps, and {STATE_FILE} says that {earlier.steps} were looked at"
+            self.failed("take up every step", why)
 
     def _count(self, counts: dict[str, int]) -> None:
         if counts["odd_masks"]:
@@ -196,7 +209,7 @@ class Recorder:
     def _say_nothing_kept(self) -> None:
         if not self._said_nothing_kept:
             self._said_nothing_kept = True
-            logger.warning("the monitor of %s keeps no rollouts: `update` is given no token_ids.", self._asked.path)
+            warn(f"the monitor of {self._asked.path} keeps no rollouts: `update` is given no token_ids.")
 
     def _write(self, record: StepRecord) -> None:
         self.standing.add(record)
@@ -224,7 +237,7 @@ class Recorder:
                 "first_step": standing.first_step,
                 "last_step": standing.last_step,
                 "steps": standing.steps,
-                "without_tokens": standing.without_tokens,
+                "without_tokens": standing.training.without,
                 "alarms": dict(standing.alarms),
                 "failures": standing.failures,
                 "masked_rollouts": standing.masked_rollouts,

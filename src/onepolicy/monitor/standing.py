@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from onepolicy.monitor.state import MonitorState
+from onepolicy.judgement.decide import decide, sentence
+from onepolicy.judgement.limits import Limits
+from onepolicy.monitor.state import DECIDING, MonitorState
+from onepolicy.numerics.steps.verdicts import Training
 from onepolicy.records.step import Alarm, StepRecord
 from onepolicy.records.verdict import Status
 
-DECIDING = frozenset({"limit", "jump", "stale", "invalid"})
-"""kinds of alarm that fail a training, and end it under the policy "halt" """
 _MOST_FAILURES = 20
 
 
@@ -19,12 +18,14 @@ _MOST_FAILURES = 20
 class Standing:
     """Grows with every step; nothing that was found is taken back."""
 
+    limits: Limits = field(default_factory=Limits)
+    training: Training = field(default_factory=Training)
+    """what its steps showed; the timeline decides from the same"""
     steps: int = 0
+    """that were looked at; fewer are in the file if writing failed"""
     first_step: int | None = None
     last_step: int | None = None
-    without_tokens: int = 0
-    """steps in which nothing was compared"""
-    alarms: Counter[str] = field(default_factory=Counter)
+    alarms: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     """what the monitor could not do -> why, the first time"""
     masked_rollouts: int = 0
@@ -35,8 +36,9 @@ class Standing:
         self.steps += 1
         self.first_step = record.step if self.first_step is None else self.first_step
         self.last_step = record.step
-        self.without_tokens += not record.valid
-        self.alarms.update(alarm.kind for alarm in record.alarms)
+        self.training.add(record, record.alarms)
+        for alarm in record.alarms:
+            self.alarms[alarm.kind] = self.alarms.get(alarm.kind, 0) + 1
         self.masked_rollouts += record.masked_rollouts
 
     def fail(self, what: str, why: str) -> bool:
@@ -46,27 +48,25 @@ class Standing:
             self.failures[what] = why[:500]
         return new
 
-    def go_on(self, earlier: MonitorState) -> None:
-        """Start from what an earlier process of the same training saw."""
-        self.steps, self.first_step, self.last_step = earlier.steps, earlier.first_step, earlier.last_step
-        self.without_tokens, self.masked_rollouts = earlier.without_tokens, earlier.masked_rollouts
-        self.alarms.update(earlier.alarms)
-        self.failures.update(earlier.failures)
+    def go_on(self, earlier: MonitorState | None, training: Training, *, first: int | None, last: int | None) -> None:
+        """Start from what earlier processes wrote: their steps, and `monitor.json`. What either says counts.
 
-    def recount(self, records: Sequence[StepRecord], *, steps: int) -> None:
-        """After a process that was killed: `monitor.json` is older than the last steps that it wrote."""
-        self.steps = steps
-        if self.first_step is None and records:
-            self.first_step = records[0].step
-        self.last_step = records[-1].step if records else None
-        self.without_tokens = max(self.without_tokens, sum(not record.valid for record in records))
-        self.masked_rollouts = max(self.masked_rollouts, sum(record.masked_rollouts for record in records))
-        found = Counter(alarm.kind for record in records for alarm in record.alarms)
-        self.alarms |= found  # the larger of both counts
+        Of a process that was killed the state is older than the steps; first, last: numbers of these.
+        """
+        self.training = training
+        self.steps, self.first_step, self.last_step = training.steps, first, last
+        self.alarms, self.masked_rollouts = dict(training.said), training.masked_rollouts
+        if earlier is None:
+            return
+        self.steps = max(self.steps, earlier.steps)
+        self.masked_rollouts = max(self.masked_rollouts, earlier.masked_rollouts)
+        for kind, count in earlier.alarms.items():
+            self.alarms[kind] = max(count, self.alarms.get(kind, 0))
+        self.failures.update(earlier.failures)
 
     @property
     def status(self) -> Status:
-        """pass only of a training that was seen to its end, with every step within its limits."""
+        """pass only of a training that was seen to its end, and of which a timeline says so."""
         return self._status_and_why()[0]
 
     @property
@@ -78,21 +78,27 @@ class Standing:
         deciding = {kind: count for kind, count in self.alarms.items() if kind in DECIDING}
         if deciding:
             return Status.FAIL, f"alarms: {_counts(deciding)}"
+        verdicts = self.training.verdicts(self.limits)
+        status = decide(verdicts)
+        if status is Status.FAIL:
+            return status, _without_status(sentence(verdicts))
         if self.failures:
             what, why = next(iter(self.failures.items()))
             return Status.UNKNOWN, f"the monitor could not {what}: {why}"
         if self.alarms:
             return Status.UNKNOWN, f"alarms that do not decide: {_counts(self.alarms)}"
-        if not self.steps or self.without_tokens:
-            return Status.UNKNOWN, f"{self.without_tokens} of {self.steps} steps had no token to compare"
         if not self.closed:
             return Status.UNKNOWN, "the training has not ended"
-        return Status.PASS, f"{self.steps} steps within their limits"
+        return status, _without_status(sentence(verdicts))
 
 
 def decides(alarm: Alarm) -> bool:
     """Whether an alarm fails the training."""
     return alarm.kind in DECIDING
+
+
+def _without_status(text: str) -> str:
+    return text.partition(": ")[2]
 
 
 def _counts(alarms: dict[str, int]) -> str:

@@ -13,6 +13,8 @@ from onepolicy.records.stored import read_json
 
 STATE_FILE = "monitor.json"
 STEPS_FILE = "steps.jsonl"
+DECIDING = frozenset({"limit", "jump", "stale", "invalid"})
+"""kinds of alarm that fail a training, and end it under the policy "halt" """
 
 
 class MonitorState(Strict):

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from onepolicy.judgement.limits import GATE_TOKENS
-from onepolicy.monitor.batch import Batch
+from onepolicy.monitor.batch import UNKNOWN_LAG, Batch
 from onepolicy.monitor.layout import LENGTH, SHAPES, SLICES
 from onepolicy.numerics.buckets import CONFIDENCE_EDGES
-from onepolicy.numerics.steps.summary import CELL_SUMS, CLUSTERS, CONFIDENCES, LAGS
+from onepolicy.numerics.steps.summary import CELL_SUMS, CLUSTERS, CONFIDENCES, LAGS, ZERO_ROLLOUT
 from onepolicy.numerics.summary import HISTOGRAM_BINS
 from onepolicy.records.tokens import LARGEST_ROUNDING, TokenState
 
@@ -125,9 +125,16 @@ class DeviceSums:
         equal = (tokens.p.view(torch.int32) == tokens.q.view(torch.int32)) & tokens.both
         unsaturated = tokens.p < -1e-3
         self._view("equal").add_(torch.stack([equal.sum(), unsaturated.sum(), (equal & unsaturated).sum()]))
+        self._add_same(tokens, rows[0])
         maxima = torch.stack([tokens.abs_d.amax(), rows[1].abs().amax(), tokens.difference.amax()])
         largest = self._view("largest")
         torch.maximum(largest, maxima, out=largest)
+
+    def _add_same(self, tokens: _Tokens, counts: Tensor) -> None:
+        zero = ((tokens.p == 0) & (tokens.q == 0) & tokens.both).sum(dim=1).to(torch.float64)
+        equal = (tokens.p == tokens.q).all(dim=1) & (tokens.p < -1e-3).any(dim=1)
+        whole = torch.where((zero == counts) & (counts >= ZERO_ROLLOUT), zero, 0.0)
+        self._view("same").add_(torch.stack([zero.sum(), whole.sum(), equal.sum().to(torch.float64)]))
 
     def _add_clusters(self, batch: Batch, rows: Tensor, mean_k3: Tensor) -> None:
         tokens, k3, ratio = rows[0], rows[4], rows[5]
@@ -139,7 +146,7 @@ class DeviceSums:
         self._view("worst").scatter_reduce_(0, places, mean_k3, "amax", include_self=True)
 
     def _add_cells(self, batch: Batch, tokens: _Tokens) -> None:
-        lag = torch.where(batch.lags < 0, len(LAGS) - 1, batch.lags.clamp(max=8))
+        lag = torch.where(batch.lags == UNKNOWN_LAG, len(LAGS) - 1, batch.lags.abs().clamp(max=8))
         cell = lag[:, None] * CONFIDENCES + sum(tokens.p >= edge for edge in _EDGES)
         columns = (tokens.both.to(torch.float64), tokens.d, tokens.abs_d, tokens.d.square() / 2, tokens.k3)
         index = cell.flatten() * len(CELL_SUMS) + self._columns

@@ -66,7 +66,8 @@ class Cells:
         """Count tokens or rollouts into their cells; columns: as `_SUMS` says, each [N]; None stands for ones."""
         n = len(self.largest)
         self.sums += [np.bincount(cells, weights=column, minlength=n) for column in columns]
-        np.maximum.at(self.largest, cells, abs_d)
+        above = np.flatnonzero(abs_d > self.largest[cells])
+        np.maximum.at(self.largest, cells[above], abs_d[above])
 
     def column(self, name: str) -> Float64:
         """[n] one of `_SUMS`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,8 +37,8 @@ from onepolicy.records.parquet import read_tags
 from onepolicy.records.protocol import Meaning
 from onepolicy.records.tokens import Float64, TokenState
 
-_BESIDE = ThreadPoolExecutor(1, thread_name_prefix="native numbers")
-"""what a dashboard shows takes as long as all the rest, and numpy works beside itself"""
+_BESIDE = ThreadPoolExecutor(2, thread_name_prefix="measuring")
+"""what takes as long as all the rest, and numpy works beside itself"""
 
 
 def _no_states() -> npt.NDArray[np.int64]:
@@ -72,7 +72,8 @@ class Measurement:
     """compared tokens whose gate quantity came from top lists"""
     top1_known: int = 0
     top1_equal: int = 0
-    native: NativeSums = field(default_factory=NativeSums)
+    native: NativeSums | None = field(default_factory=NativeSums)
+    """None if nobody asked for what dashboards show"""
     surprise: Surprise = field(default_factory=Surprise)
     buckets: Buckets = field(default_factory=Buckets)
     sample: TokenSample = field(default_factory=TokenSample)
@@ -80,6 +81,10 @@ class Measurement:
     ends: Ends = field(default_factory=Ends)
     sequence_outside: int = 0
     """rollouts whose sequence ratio, exp of their summed d, lies outside [0.5, 2]"""
+    both_zero: int = 0
+    """tokens that are exactly 0.0 on both sides"""
+    equal_rollouts: int = 0
+    """rollouts with a token, all of which are the same on both sides"""
     max_abs_d: float = 0.0
     """of a token"""
     max_abs_sum_d: float = 0.0
@@ -92,6 +97,7 @@ class Measurement:
     """the worst of them, largest share without a logprob first"""
     by_kl: Worst = field(default_factory=lambda: Worst(of=mean_k3, key=lambda detail: detail.mean_k3))
     by_token: Worst = field(default_factory=lambda: Worst(of=max_abs_d, key=lambda detail: detail.max_abs_d))
+    _beside: list[Future[None]] = field(default_factory=list)
 
     @property
     def valid(self) -> int:
@@ -126,26 +132,38 @@ class Measurement:
             return self.clusters.gate_on_these_tokens()
         return self.clusters.gate(upper_alpha=self.look.alpha)
 
-    def add(self, pair: Pair, top: dict[str, PairedTop] | None = None) -> None:
-        """Take in one block; `top` holds the rollouts of it for which both sides have top lists."""
-        native = _BESIDE.submit(self.native.add, pair)
+    def add(self, pair: Pair, top: dict[str, PairedTop] | None = None, *, wait: bool = True) -> None:
+        """Take in one block; `top` holds the rollouts of it for which both sides have top lists.
+
+        wait: until all is taken in. Without it the slowest parts go on while the next block is made; `finish` waits.
+        """
+        self.finish()
+        self._beside = [_BESIDE.submit(self.buckets.add, pair), _BESIDE.submit(self.sample.add, pair)]
+        if self.native is not None:
+            self._beside.append(_BESIDE.submit(self.native.add, pair))
         self.totals.add(pair.totals)
         self.sums += pair.sums.sums.sum(axis=0)
         self.clusters.add(pair, self._gate_sums(pair, top or {}))
         self.by_kl.add(pair)
         self.by_token.add(pair)
-        self.invalid.add(pair, invalid_values(pair))
-        self.zeros.add(pair, contradicted_zeros(pair))
+        if len(pair.p) < int(pair.wanted.sum()):
+            self.invalid.add(pair, invalid_values(pair))
+        if pair.has_zeros:
+            self.zeros.add(pair, contradicted_zeros(pair))
         self.gaps = heapq.nlargest(KEPT, self.gaps + gaps_of(pair), key=lambda gap: gap.without / gap.compared)
         self.surprise.add(pair)
-        self.buckets.add(pair)
-        self.sample.add(pair)
         self.lags.add(pair, top or {})
         self.ends.add(pair)
         self._count(pair)
         self._count_languages(pair)
         self._count_top1(pair)
-        native.result()
+        if wait:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until the last block is taken in. Raises what went wrong there."""
+        while self._beside:
+            self._beside.pop(0).result()
 
     def _count(self, pair: Pair) -> None:
         self.rollouts += len(pair.digests)
@@ -156,6 +174,9 @@ class Measurement:
         self.trainer_states += counted_states(pair, pair.trainer_states)
         sequence = np.abs(pair.sums.column("d"))
         self.sequence_outside += int(np.count_nonzero(sequence > np.log(2)))
+        if pair.has_zeros:
+            self.both_zero += int(np.count_nonzero((pair.p == 0) & (pair.q == 0)))
+        self.equal_rollouts += int(np.count_nonzero((pair.sums.max_abs_d == 0) & (np.diff(pair.offsets) > 0)))
         self.max_abs_d = max(self.max_abs_d, float(pair.sums.max_abs_d.max(initial=0.0)))
         self.max_abs_sum_d = max(self.max_abs_sum_d, float(sequence.max(initial=0.0)))
 

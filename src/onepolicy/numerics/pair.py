@@ -50,6 +50,11 @@ class Pair:
     sums: RolloutSums
     totals: TokenTotals
 
+    @property
+    def has_zeros(self) -> bool:
+        """Whether a logprob is exactly 0.0 (or, by rounding, above it); nearly always none is, which is fast to see."""
+        return bool(len(self.p)) and bool(max(self.p.max(), self.q.max()) >= 0)
+
     def whole(self, row: int) -> slice:
         """The tokens of one rollout among the N."""
         return slice(int(self.rollouts.offsets[row]), int(self.rollouts.offsets[row + 1]))
@@ -66,7 +71,8 @@ def pair_up(rollouts: RolloutBlock, digests: list[str], rollout: ReadingBlock, t
     both = compared & (p_states == TokenState.VALUE) & (q_states == TokenState.VALUE)
     offsets = np.concatenate([[0], np.cumsum(per_rollout(both, rollouts.offsets))])
     p, q = rollout.logprobs[both], trainer.logprobs[both]
-    sums, totals = summarise(trainer_logprobs=q, rollout_logprobs=p, offsets=offsets)
+    # one thread: blocks come one after the other, and what reads and what measures them fills the other cores
+    sums, totals = summarise(trainer_logprobs=q, rollout_logprobs=p, offsets=offsets, threads=1)
     return Pair(
         rollouts=rollouts,
         digests=digests,
@@ -102,6 +108,8 @@ def compared_tokens(rollouts: RolloutBlock) -> BoolArray:
 
 def effective_states(reading: ReadingBlock) -> StateArray:
     """[N] the states as written, but INVALID where one says VALUE beside a number that is no logprob."""
+    if reading.checked:
+        return reading.states
     wrong = (reading.states == TokenState.VALUE) & (states_of(reading.logprobs) == TokenState.INVALID)
     wrong |= reading.states >= len(TokenState)
     return np.where(wrong, np.uint8(TokenState.INVALID), reading.states) if wrong.any() else reading.states

@@ -46,3 +46,5 @@ class ReadingBlock:
     """[N] of the distribution that the logprobs belong to, NaN where unknown; None if the engine gave none"""
     varentropy: Float32 | None = None
     """[N]"""
+    checked: bool = False
+    """whether the states were made from these very numbers, so that VALUE stands beside logprobs only"""

@@ -10,10 +10,10 @@ from onepolicy.records.protocol import Strict
 
 
 class LagCell(Strict):
-    """The tokens whose weights were `lag` steps behind the trainer's; d = trainer - rollout in nats."""
+    """The tokens whose weights were `lag` steps from the trainer's, behind or ahead; d = trainer - rollout in nats."""
 
     lag: int
-    """8 is 8 or more, -1 is not known"""
+    """8 is 8 or more, or weights of another name; -1 is not known"""
     tokens: int
     mean_d: float
     mean_abs_d: float
@@ -40,6 +40,19 @@ class AdvantageLink(Strict):
     advantage_d: float = 0.0
 
 
+class ColumnCounts(Strict):
+    """Tokens that say whether both sides were computed, among those with a logprob on both sides."""
+
+    unsaturated: int
+    """below a probability of 0.999 on the rollout side"""
+    equal_rollouts: int
+    """rollouts with such a token whose tokens are all the same in every bit on both sides"""
+    zeros: int
+    """exactly 0.0 on both sides"""
+    zero_rollout_tokens: int
+    """of these in rollouts of 8 tokens or more that have nothing else"""
+
+
 class Alarm(Strict):
     """Something that a step showed."""
 
@@ -59,6 +72,8 @@ class StepRecord(Strict):
     time: float | None = None
     """seconds since 1970"""
     rollouts: int
+    empty_rollouts: int | None = None
+    """of these without a token to compare; None in lines of before"""
     compared: int
     """tokens that were to be compared"""
     valid: int
@@ -80,6 +95,8 @@ class StepRecord(Strict):
     """prompts by the mean k3 of their worst rollout, in the intervals of `WORST_EDGES` in numerics/steps/record.py; the
     first is below all edges, the last above them"""
     advantage: AdvantageLink = AdvantageLink()
+    columns: ColumnCounts | None = None
+    """None in lines of before"""
     masked_rollouts: int = 0
     """left out of the loss by the monitor"""
     about: dict[str, str] = Field(default_factory=dict)

@@ -11,15 +11,15 @@ from onepolicy.judgement.floor import refuse_expired
 from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.waive import applied
 from onepolicy.numerics.checks.one_weight_version import one_weight_version
-from onepolicy.numerics.checks.two_columns import two_columns
 from onepolicy.numerics.measurement import Measurement
+from onepolicy.numerics.native import NativeSums
 from onepolicy.numerics.pair import Pair, pair_up
 from onepolicy.records.manifest import Imported
 from onepolicy.records.protocol import Meaning, SamplingProtocol
 from onepolicy.records.verdict import Judgement
 from onepolicy.tokens.spell import Speller
 from onepolicy.workflow.conclude import conclude
-from onepolicy.workflow.judge import numbers_of_one_policy
+from onepolicy.workflow.judge import numbers_of_one_policy, recorded_verdicts
 from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.recorded import Recording, Tally, blocks_of, refuse_other_sampling
 from onepolicy.workflow.versions import Versions
@@ -47,17 +47,19 @@ def compare_recorded(
     limits: Limits,
     protocol: SamplingProtocol = SamplingProtocol(),
     speller: Speller | None = None,
+    native: bool = True,
     progress: Progress | None = None,
 ) -> tuple[Judgement, Imported]:
     """Judge the two columns of some recorded files, sampled under `protocol`; says also what was read.
 
+    native: also compute what the dashboards of frameworks show, which no verdict needs.
     Raises: DumpError if a side is absent, or a file is damaged.
     """
     refuse_expired(limits, [])
-    found = _measured(recording, protocol, progress or Silent())
+    found = _measured(recording, protocol, native, progress or Silent())
     whose = [*found.versions.verdicts(), *one_weight_version(found.measured)]
     imported = found.tally.imported(recording)
-    verdicts = [*rows_verdicts(imported), *two_columns(found.measured, limits)]
+    verdicts = [*rows_verdicts(imported), *recorded_verdicts(found.measured, limits)]
     verdicts += numbers_of_one_policy(whose, found.measured, limits)
     judgement = conclude(
         applied(verdicts, limits, today=date.today()),
@@ -70,15 +72,21 @@ def compare_recorded(
     return judgement.model_copy(update={"counts": {**judgement.counts, **rows}}), imported
 
 
-def _measured(recording: Recording, protocol: SamplingProtocol, progress: Progress) -> Compared:
+def _measured(recording: Recording, protocol: SamplingProtocol, native: bool, progress: Progress) -> Compared:
     rollout, trainer = meanings(recording, protocol)
-    measured = Measurement(rollout_meaning=rollout, trainer_meaning=trainer, is_kl=rollout.is_sampled_from(protocol))
+    measured = Measurement(
+        rollout_meaning=rollout,
+        trainer_meaning=trainer,
+        is_kl=rollout.is_sampled_from(protocol),
+        native=NativeSums() if native else None,
+    )
     tally, versions = Tally(), Versions(current=recording.format.trainer == "current")
+    measured.buckets.version_of = versions.names
     for block in blocks_of(recording, tally, progress):
         refuse_other_sampling(recording, block, protocol)
         versions.add(block)
-        measured.buckets.version_of = versions.names
-        measured.add(paired(recording, block))
+        measured.add(paired(recording, block), wait=False)
+    measured.finish()
     if not measured.rollouts:
         raise DumpError(nothing_used(recording, tally))
     if versions.by_step.one_each:

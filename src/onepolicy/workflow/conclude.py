@@ -31,7 +31,7 @@ def conclude(
         sentence=sentence(verdicts),
         verdicts=tuple(verdicts),
         metrics=reductions(measured),
-        native=measured.native.values(),
+        native={} if measured.native is None else measured.native.values(),
         counts=_counts(measured),
         coverage_by_language={
             language: {"compared": compared, "absent": absent}

@@ -6,15 +6,13 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 
 from onepolicy.dumps.block import NO_ID, NO_STEP, RecordedBlock, block_digests
 from onepolicy.errors import DumpError
@@ -25,7 +23,7 @@ from onepolicy.numerics.measurement import Measurement
 from onepolicy.numerics.pair import pair_up
 from onepolicy.records.block_tables import reading_block_table, rollout_block_table
 from onepolicy.records.manifest import Imported, Manifest
-from onepolicy.records.parquet import ReadingBlock, RolloutBlock, span_table
+from onepolicy.records.parquet import RolloutBlock, span_table
 from onepolicy.records.protocol import Meaning, SamplingProtocol
 from onepolicy.records.reading import Condition, EngineInfo, ReadingInfo, ReadingRequest
 from onepolicy.records.rollout import Span
@@ -38,8 +36,9 @@ from onepolicy.workflow.compare_recorded import compare_recorded, meanings, noth
 from onepolicy.workflow.judge import JudgeRequest, judge_readings
 from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.record import ROLLOUT
-from onepolicy.workflow.recorded import Recording, Tally, blocks_of, refuse_other_sampling
+from onepolicy.workflow.recorded import Recording, Tally, blocks_of, refuse_other_sampling, sides_of
 from onepolicy.workflow.score import TRAINER
+from onepolicy.workflow.second_files import Waiting, rows_of, said_of, scored_by, the_side
 from onepolicy.workflow.versions import STEP, Versions
 
 
@@ -61,13 +60,43 @@ def import_recorded(path: Path, request: ImportRequest, *, progress: Progress | 
 
     Raises: DumpError if a file is damaged or nothing can be used; RunError if there is a run at `path` already.
     """
+    request = _with_the_sampling_side_first(request)
+    _remove_half_an_import(path)
+    was_there = path.exists()
     run = Run.create(path, _manifest(request))
     try:
         _import(run, request, progress or Silent())
     except BaseException:
-        shutil.rmtree(run.path)  # it was made here, and half of an import is of no use
+        _empty(path, keep=was_there)
         raise
     return run
+
+
+def _with_the_sampling_side_first(request: ImportRequest) -> ImportRequest:
+    """A run begins with what was sampled: two files are swapped if only the second holds that side."""
+    if request.other is None:
+        return request
+    first, second = (sides_of(recording) for recording in (request.recording, request.other))
+    swapped = ROLLOUT not in first and ROLLOUT in second
+    return replace(request, recording=request.other, other=request.recording) if swapped else request
+
+
+def _remove_half_an_import(path: Path) -> None:
+    """An import that was killed is of no use, and is made anew. Raises: RunError if it is still at work."""
+    if not (path / "manifest.json").is_file():
+        return
+    run = Run.open(path)
+    if run.manifest.imported is not None and run.manifest.status == "recording":
+        with run.writing("rollouts"):
+            _empty(path, keep=True)
+
+
+def _empty(path: Path, *, keep: bool) -> None:
+    """Remove what an import has written; keep: the folder itself, which was there before."""
+    for file in path.iterdir():
+        shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
+    if not keep:
+        path.rmdir()
 
 
 def _import(run: Run, request: ImportRequest, progress: Progress) -> None:
@@ -77,7 +106,7 @@ def _import(run: Run, request: ImportRequest, progress: Progress) -> None:
     sides: set[str] = set()
     with run.writing("rollouts"):
         for block in blocks_of(request.recording, tally, progress):
-            _refuse_without_ids(request.recording, block)
+            _refuse_without_ids(request, request.recording, block)
             refuse_other_sampling(request.recording, block, request.protocol)
             sides |= _write(run, request, block, tokenizer)
             versions.add(block)
@@ -87,20 +116,24 @@ def _import(run: Run, request: ImportRequest, progress: Progress) -> None:
             raise DumpError(nothing_used(request.recording, tally))
         notes = _findings(audit)
         if request.other is not None:
-            notes += _add_other(run, request, sides, tokenizer, progress)
+            notes += _add_other(run, request, sides, versions, tokenizer, progress)
         run.imported(tally.imported(request.recording, notes).model_copy(update={"stale": versions.stale}))
 
 
 def compare_request(
-    request: ImportRequest, *, limits: Limits, progress: Progress | None = None
+    request: ImportRequest, *, limits: Limits, native: bool = True, progress: Progress | None = None
 ) -> tuple[Judgement, Imported]:
-    """Judge recorded files without leaving a run; says also what was read. Raises: DumpError."""
+    """Judge recorded files without leaving a run; says also what was read. Raises: DumpError.
+
+    native: also compute what the dashboards of frameworks show, which no verdict needs.
+    """
     if request.other is None:
         return compare_recorded(
             request.recording,
             limits=limits,
             protocol=request.protocol,
             speller=speller_of(request.tokenizer),
+            native=native,
             progress=progress,
         )
     with tempfile.TemporaryDirectory(prefix="onepolicy-") as folder:
@@ -191,11 +224,15 @@ def _spans(block: RecordedBlock, protocol: SamplingProtocol) -> Iterator[Span]:
             )
 
 
-def _refuse_without_ids(recording: Recording, block: RecordedBlock) -> None:
+def _refuse_without_ids(request: ImportRequest, recording: Recording, block: RecordedBlock) -> None:
     if (block.rollouts.token_ids == NO_ID).any():
+        instead = (
+            "Judge the files as they are: onepolicy compare"
+            if request.other is None
+            else "Two files are put together by their token ids: record these, or write both columns into one file."
+        )
         raise DumpError(
-            f"{recording.name}: holds logprobs without token ids, and a run is made of token ids. Judge the files as "
-            "they are: onepolicy compare"
+            f"{recording.name}: holds logprobs without token ids, and a run is made of token ids. {instead}"
         )
 
 
@@ -224,71 +261,35 @@ def _pipeline(target: str) -> bytes:
     return json.dumps(open_tokenizer(target).pipeline, ensure_ascii=False).encode()
 
 
-# -- the other side, from files of its own --------------------------------------------------------------------------
-
-
-def _add_other(run: Run, request: ImportRequest, sides: set[str], tokenizer: str, progress: Progress) -> list[str]:
-    """Add the second files' logprobs as the side that the first ones lack. Raises: DumpError if none is lacking."""
+def _add_other(
+    run: Run, request: ImportRequest, sides: set[str], found: Versions, tokenizer: str, progress: Progress
+) -> list[str]:
+    """Add the second files' logprobs as the trainer's side. Raises: DumpError if that is there already."""
     assert request.other is not None, "called for two recordings"
-    missing = _missing_side(request, sides)
-    waiting = _ids_by_digest(run)
-    tally, unmatched, info = Tally(), 0, None
-    for block in blocks_of(request.other, tally, progress):
-        side = _the_side(request.other, block, missing)
-        if info is None:
-            info = _reading_info(missing, request.other, meanings(request.other, request.protocol)[0], tokenizer)
-            run.start_reading(info)
-        kept, names = _matched(block, waiting)
-        unmatched += len(block.rollouts.rollout_ids) - len(kept)
+    other, missing = request.other, _missing_side(request, sides)
+    waiting, tally, started = Waiting.of(run), Tally(), False
+    for block in blocks_of(other, tally, progress):
+        _refuse_without_ids(request, other, block)
+        refuse_other_sampling(other, block, request.protocol)
+        side = the_side(other, block, missing)
+        if not started:
+            run.start_reading(_reading_info(missing, other, meanings(other, request.protocol)[0], tokenizer))
+            started = True
+        kept, names = waiting.taken(block)
+        found.add_scored(names, [scored_by(block, row) for row in kept])
         if kept:
-            run.write_reading_table(missing, _rows(side, block, kept, names))
+            run.write_reading_table(missing, rows_of(side, block, kept, names))
     if tally.refused:
-        raise DumpError(f"{request.other.name}: {tally.refused} of {tally.read} rows were refused: {tally.refusals[0]}")
-    if unmatched == tally.used:
+        raise DumpError(f"{other.name}: {tally.refused} of {tally.read} rows were refused: {tally.refusals[0]}")
+    if waiting.unmatched == tally.used:
         raise DumpError(
-            f"{request.other.name}: none of its {tally.used} rollouts has the token ids of one in "
+            f"{other.name}: none of its {tally.used} rollouts has the token ids (and step) of one in "
             f"{request.recording.name}. Both must record the same rollouts, prompt and completion."
         )
-    note = f"{unmatched} of {tally.used} rollouts in {request.other.name} are not in {request.recording.name}"
-    return [*request.other.format.notes, *([note] if unmatched else [])]
+    return [*other.format.notes, *said_of(other, request.recording, tally, waiting)]
 
 
 def _missing_side(request: ImportRequest, sides: set[str]) -> str:
     if sides == {ROLLOUT, TRAINER}:
         raise DumpError(f"{request.recording.name}: holds both sides already; a second file has nothing to add.")
     return TRAINER if ROLLOUT in sides else ROLLOUT
-
-
-def _ids_by_digest(run: Run) -> dict[str, list[str]]:
-    """Digest of the ids -> the rollouts that have them, the first one last, as it is taken first."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for rollout in run.rollouts():
-        found[rollout.digest].append(rollout.rollout_id)
-    for names in found.values():
-        names.reverse()
-    return found
-
-
-def _the_side(recording: Recording, block: RecordedBlock, missing: str) -> ReadingBlock:
-    """The column that is lacking, or the only one: of two rollout engines, the second is compared as the trainer."""
-    wanted, only = (block.trainer, block.rollout) if missing == TRAINER else (block.rollout, block.trainer)
-    side = wanted if wanted is not None else only
-    if side is None:
-        raise DumpError(f"{recording.name}: holds no logprobs, from row {block.rollouts.rollout_ids[0]}.")
-    return side
-
-
-def _matched(block: RecordedBlock, waiting: dict[str, list[str]]) -> tuple[list[int], list[str]]:
-    """Rows of the block whose ids the run has, and the run's names of them; each rollout is given away once."""
-    kept, names = [], []
-    for row, digest in enumerate(block_digests(block)):
-        if waiting.get(digest):
-            kept.append(row)
-            names.append(waiting[digest].pop())
-    return kept, names
-
-
-def _rows(side: ReadingBlock, block: RecordedBlock, kept: list[int], names: list[str]) -> pa.Table:
-    digests = block_digests(block)
-    whole = reading_block_table(side, digests).take(pa.array(kept))
-    return whole.set_column(0, whole.schema.field(0), pa.array(names, type=pa.string()))

@@ -14,6 +14,7 @@ from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.looks import Look
 from onepolicy.judgement.waive import applied
 from onepolicy.numerics.checks import CHECKS as NUMERIC_CHECKS
+from onepolicy.numerics.checks.compared_rollouts import compared_rollouts
 from onepolicy.numerics.checks.metric_limits import metric_limits
 from onepolicy.numerics.checks.one_weight_version import one_weight_version
 from onepolicy.numerics.checks.two_columns import two_columns
@@ -112,7 +113,7 @@ def _judged(run: Run, request: JudgeRequest, progress: Progress) -> tuple[Judgem
     measured = measure(run, run, request.rollout, request.trainer, progress=progress)
     whole = recording_verdicts(run, measured)
     if run.manifest.imported is not None:
-        whole += two_columns(measured, request.limits)
+        whole += recorded_verdicts(measured, request.limits)
     whole += scoring_verdicts(run, request.rollout) + scoring_verdicts(run, request.trainer)
     look_at(run, measured, whole, rollout=request.rollout, trainer=run.reading_info(request.trainer))
     tokens = measure_tokens(run, run, request.trainer, rollouts=measured.rollouts)
@@ -141,6 +142,11 @@ def judged_in_order(
         numeric = [_without_meaning(verdict, why) for verdict in _numbers(measured, limits)]
         return token_verdicts + whose + numeric
     return token_verdicts + numbers_of_one_policy(whose, measured, limits)
+
+
+def recorded_verdicts(measured: Measurement, limits: Limits) -> list[Verdict]:
+    """What can be wrong with the columns of a file, and not with what an engine computed."""
+    return [*compared_rollouts(measured, limits), *two_columns(measured, limits)]
 
 
 def numbers_of_one_policy(whose: list[Verdict], measured: Measurement, limits: Limits) -> list[Verdict]:

@@ -61,9 +61,10 @@ def measure(
         _check_new(rollout_run, block, seen)
         digests = digests_of(block)
         p, q = p_join.take(block, digests), q_join.take(block, digests)
-        measured.add(pair_up(block, digests, p, q), _paired(block, p_top, q_top))
+        measured.add(pair_up(block, digests, p, q), _paired(block, p_top, q_top), wait=False)
         by_step.add(block, measured.buckets.version_of)
         progress.advance(len(block.rollout_ids))
+    measured.finish()
     p_join.finish()
     q_join.finish()
     if by_step.one_each:

@@ -1,8 +1,7 @@
 """A process that reads parts of JSONL files as its parent tells it, and sends the blocks back. See `parallel_lines`.
 
 It is asked with lines of JSON on its stdin, whose the files are and then one part after the other, and answers on its
-stdout.
-It ends when its stdin does, and so with its parent, however that ends.
+stdout. It ends when its stdin does, and so with its parent, however that ends.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +13,12 @@ from onepolicy.dumps.ahead import ahead
 from onepolicy.dumps.block import RecordedBlock, in_blocks
 from onepolicy.dumps.contract import Format, Refusal
 from onepolicy.dumps.file import DumpFile, expand
-from onepolicy.errors import DumpError
+from onepolicy.errors import DumpError, UsageError
 from onepolicy.integrations import FORMATS, columns_format, format_named
 from onepolicy.records.manifest import Imported
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.workflow.parallel_lines import AS_IT_COMES, Job, Spread, Workers, in_order, is_plain_lines
-from onepolicy.workflow.progress import Progress
+from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.reading_worker import blocks_of_file
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
@@ -86,6 +86,8 @@ def find_recording(
     there is no format of this name.
     """
     for path in paths:
+        if not str(path):
+            raise UsageError("an empty path: name a file, a folder, a quoted glob or a URL.")
         if (Path(path) / "manifest.json").is_file():
             raise DumpError(f"{path}: is a run and no recording of a framework. Judge it with: onepolicy judge {path}")
     files = expand(paths)
@@ -95,6 +97,7 @@ def find_recording(
         found = _sorted_out(files, {wanted.name: wanted})
         if not found.of:
             raise DumpError(f"{' '.join(asked)}: holds no file that is {wanted.title}. {_what_it_is(files)}")
+        found.refuse_unknown_beside(found.of[wanted.name])
         chosen = tuple(found.of[wanted.name])
         return Recording(asked=asked, format=wanted, files=chosen, notes=found.notes(), columns=columns)
     known = {name: format_named(name) for name in FORMATS}
@@ -105,12 +108,13 @@ def find_recording(
             "Plain Parquet or JSONL is read with --columns trainer_logprobs=THEIR_NAME,..."
         )
     name = found.one_with_both_sides(known, asked)
+    found.refuse_unknown_beside(found.of[name])
     return Recording(asked=asked, format=known[name], files=tuple(found.of[name]), notes=found.notes(besides=name))
 
 
 def blocks_of(
     recording: Recording, tally: Tally, progress: Progress, *, spread: Spread = AS_IT_COMES
-) -> Iterator[RecordedBlock]:
+) -> Generator[RecordedBlock, None, None]:
     """The rollouts, in flat memory, counted in `tally`. Large JSONL is read by other processes, which end with this.
 
     Raises: DumpError if a file is damaged or of another format, or a rollout id stands twice.
@@ -184,6 +188,14 @@ def _of_group(known: Format, files: Sequence[DumpFile]) -> Iterator[RecordedBloc
     return blocks_of_file(known, file)
 
 
+def sides_of(recording: Recording) -> set[str]:
+    """Which sides the first rollouts of a recording hold: "rollout", "trainer". Raises: DumpError."""
+    with closing(blocks_of(recording, Tally(), Silent())) as blocks:
+        block = next(blocks, None)
+    sides = {} if block is None else {"rollout": block.rollout, "trainer": block.trainer}
+    return {name for name, side in sides.items() if side is not None}
+
+
 def refuse_other_sampling(recording: Recording, block: RecordedBlock, protocol: SamplingProtocol) -> None:
     """Rollouts may say with what they were sampled. Raises: DumpError if that is not what the user said of them."""
     for text in dict.fromkeys(block.rollouts.tags):
@@ -236,6 +248,16 @@ class _Sorted:
             )
         return whole[0] if whole else names[0]
 
+    def refuse_unknown_beside(self, files: Sequence[DumpFile]) -> None:
+        """A file under such a name that is empty, or of no kind, is one that was lost. Raises: DumpError."""
+        endings = {_ending(file) for file in files}
+        for file in self.unknown:
+            if file.kind == "unknown" and _ending(file) in endings:
+                raise DumpError(
+                    f"{file.name}: is {'of an unknown kind' if file.size else 'empty'}, and beside it lie recordings "
+                    "of the same ending: it was cut off or is none. Remove it, or name the files to be read."
+                )
+
     def notes(self, *, besides: str = "") -> tuple[str, ...]:
         """What was not read, and why."""
         others = [(f"of the format {name}", files) for name, files in self.of.items() if besides and name != besides]
@@ -273,6 +295,10 @@ def _what_it_is(files: Sequence[DumpFile]) -> str:
         has = f" with the columns {', '.join(schema.names[:12])}"
     kind = {"unknown": "of an unknown kind"}.get(file.kind, file.kind)
     return f"{file.name} is {kind if file.size else 'empty'}{has}."
+
+
+def _ending(file: DumpFile) -> str:
+    return file.location.rpartition("/")[2].partition(".")[2]
 
 
 def _named(files: Sequence[DumpFile]) -> str:

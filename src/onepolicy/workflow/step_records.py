@@ -32,6 +32,8 @@ class Steps:
     """Records in the order of their steps, each step once."""
 
     records: tuple[StepRecord, ...]
+    written: tuple[StepRecord, ...] = ()
+    """all of them as they ran, with those that were done again later"""
     notes: tuple[str, ...] = ()
     complete: bool = True
     """whether every line could be read"""
@@ -54,8 +56,8 @@ def monitored(run: Path) -> Steps:
 def summaries(blocks: Iterable[RecordedBlock]) -> list[StepRecord]:
     """One record for each step, in order; memory for one block and a few kB for each step.
 
-    The rollouts of a step may come in any order and from several files. A rollout's lag is the trainer's version minus
-    its own where both are whole numbers, else unknown.
+    The rollouts of a step may come in any order and from several files. A rollout's lag is the distance of its version
+    and the trainer's, as `lags_of` says.
     Raises: DumpError if rollouts do not say their step, or only one side has logprobs.
     """
     found = _Summaries()
@@ -131,7 +133,7 @@ def _in_order(records: list[StepRecord], notes: list[str], *, complete: bool) ->
         kept.append(record)
     if again:
         notes = [*notes, f"{again} steps were written again after the training went back; the later ones are shown."]
-    return Steps(records=tuple(kept), notes=tuple(notes), complete=complete)
+    return Steps(records=tuple(kept), written=tuple(records), notes=tuple(notes), complete=complete)
 
 
 def _check(block: RecordedBlock) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,11 +53,11 @@ class Versions:
     """rollout id -> the version that sampled it"""
     by_step: VersionsByStep = field(default_factory=VersionsByStep)
     known: int = 0
-    """rollouts of which both sides' versions are whole numbers"""
+    """rollouts of which both sides' versions are"""
     behind: int = 0
     """of these sampled by other weights than those that scored them"""
-    largest: int = 0
-    """number of versions between the two, at most"""
+    example: tuple[str, str] = ("", "")
+    """the versions that sampled and scored the first of them"""
 
     def add(self, block: RecordedBlock) -> None:
         """Take in a block."""
@@ -67,20 +67,32 @@ class Versions:
             steps = ["" if step == NO_STEP else str(step) for step in block.steps.tolist()]
             self.by_step.add_names(steps, block.weight_versions)
         lags = lags_of(block)
-        known = lags >= 0
-        self.known += int(np.count_nonzero(known))
-        self.behind += int(np.count_nonzero(lags[known]))
-        self.largest = max(self.largest, int(lags.max(initial=0)))
+        self.known += int(np.count_nonzero(lags >= 0))
+        behind = np.flatnonzero(lags > 0)
+        if len(behind) and not self.behind:
+            self.example = block.weight_versions[behind[0]], block.trainer_versions[behind[0]]
+        self.behind += len(behind)
+
+    def add_scored(self, rollout_ids: Sequence[str], versions: Sequence[str]) -> None:
+        """Take in which weights scored some rollouts, where other files say it than those that say what sampled."""
+        for rollout_id, scored in zip(rollout_ids, versions, strict=True):
+            sampled = self.names.get(rollout_id, "")
+            if sampled and scored:
+                self.known += 1
+                if not self.behind and sampled != scored:
+                    self.example = sampled, scored
+                self.behind += sampled != scored
 
     @property
     def stale(self) -> str:
         """What to say if rollouts were sampled by other weights than those that scored them; else nothing."""
         if not self.behind:
             return ""
+        sampled, scored = self.example
         return (
-            f"{self.behind} of {self.known} rollouts were sampled by weights up to {self.largest} versions behind "
-            "those that scored them: a number over them is staleness and mismatch together. See them apart with: "
-            "onepolicy timeline FILES"
+            f"{self.behind} of {self.known} rollouts were sampled by other weights than those that scored them (such "
+            f"as version {sampled[:40]} and {scored[:40]}): a number over them is staleness and mismatch together. See "
+            "them apart with: onepolicy timeline FILES"
         )
 
     def verdicts(self) -> list[Verdict]:

@@ -12,11 +12,16 @@ from onepolicy.records.verdict import Evidence, Status, Verdict
 def recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
     """Unknown if the run is not recorded to its end; nothing otherwise."""
     planned, imported = run.manifest.planned_rollouts, run.manifest.imported
-    if imported is not None and run.manifest.status == "complete":
-        return rows_verdicts(imported)
+    refused = [] if imported is None else rows_verdicts(imported)
     if run.manifest.status == "complete" and measured.rollouts == planned:
-        return []
+        return refused
+    again = f"onepolicy import FILES --run {run.path}"
+    again = f"onepolicy record ... --run {run.path} --resume" if imported is None else again
+    how = f"{'Go on' if imported is None else 'Read them again'} with: {again}"
+    if run.manifest.suite == "monitor":
+        how = "A monitor was killed while it kept them, or is at it; the next one on this folder drops the half."
     return [
+        *refused,
         Verdict(
             check="recording",
             status=Status.UNKNOWN,
@@ -26,9 +31,9 @@ def recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
             unit="rollouts",
             message=(
                 f"{measured.rollouts} of {planned} rollouts are recorded: what is missing may differ from what is "
-                f"there. Go on with: onepolicy record ... --run {run.path} --resume"
+                f"there. {how}"
             ),
-        )
+        ),
     ]
 
 

@@ -30,3 +30,8 @@ def test_from_the_first_step_on_it_is_said_beyond_what_a_pipeline_fills(declared
 def test_a_lag_that_comes_and_goes_is_not_said(declared_step):
     assert said(declared_step, [0, 1, 2, 3] * 20) == []
     assert said(declared_step, [1, 2, 1, 3, 1, 2] * 10) == []
+
+
+def test_weights_that_were_far_apart_from_the_start_were_not_seen_to_fall_behind(declared_step):
+    assert said(declared_step, [8] * 40) == []
+    assert said(declared_step, [*range(5, 9), *[8] * 40]) != []

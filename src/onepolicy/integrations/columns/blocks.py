@@ -41,7 +41,13 @@ def block_of(rows: Rows, *, label: str, besides: Sequence[NumberedRefusal] = ())
             return None
         logprobs, states = _column(rows.lists[name], shape, compared)
         return ReadingBlock(
-            rollout_ids=ids, digests=digests, offsets=shape.offsets, logprobs=logprobs, states=states, top1=None
+            rollout_ids=ids,
+            digests=digests,
+            offsets=shape.offsets,
+            logprobs=logprobs,
+            states=states,
+            checked=True,
+            top1=None,
         )
 
     steps = [NO_STEP if step is None else step for step in _read(rows, "step", None)]

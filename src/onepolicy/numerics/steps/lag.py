@@ -39,6 +39,10 @@ class Lags:
         last, before = seen[-RISING:], seen[:-RISING]
         if len(last) < RISING or not all(b > a or b == LARGEST for a, b in pairwise(last)):
             return False
+        if (
+            min(seen) == LARGEST
+        ):  # never seen to grow: far apart from the start, or weights that have names and no numbers
+            return False
         usual = max(before) if len(before) >= LEAST_HISTORY else FILLING
         return last[-1] >= usual + ABOVE_USUAL
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onepolicy.numerics.steps.summary import ADVANTAGE_SUMS, CELL_SUMS, LAGS, StepSummary
 from onepolicy.numerics.table import reductions
-from onepolicy.records.step import AdvantageLink, ConfidenceCell, LagCell, StepRecord
+from onepolicy.records.step import AdvantageLink, ColumnCounts, ConfidenceCell, LagCell, StepRecord
 from onepolicy.records.tokens import Float64, TokenState
 
 SAME_VERSION = (LAGS.index(0), LAGS.index(-1))
@@ -27,6 +27,7 @@ def record_of(
         step=summary.step,
         time=time,
         rollouts=measured.rollouts,
+        empty_rollouts=measured.empty_rollouts,
         compared=measured.compared,
         valid=measured.valid,
         invalid=int(summary.states[:, TokenState.INVALID].sum()),
@@ -42,6 +43,7 @@ def record_of(
         ),
         worst_rollouts=_worst(summary),
         advantage=_link(summary.advantage),
+        columns=_columns(summary),
         masked_rollouts=masked,
         about=about or {},
     )
@@ -72,6 +74,16 @@ def _worst(summary: StepSummary) -> tuple[int, ...]:
 def _link(sums: Float64) -> AdvantageLink:
     named = dict(zip(ADVANTAGE_SUMS, sums.tolist(), strict=True))
     return AdvantageLink(**{**named, "rollouts": int(named["rollouts"])})
+
+
+def _columns(summary: StepSummary) -> ColumnCounts:
+    zeros, zero_rollout_tokens, equal_rollouts = summary.same.astype(np.int64).tolist()
+    return ColumnCounts(
+        unsaturated=int(summary.equal[1]),
+        equal_rollouts=equal_rollouts,
+        zeros=zeros,
+        zero_rollout_tokens=zero_rollout_tokens,
+    )
 
 
 def _finite(value: float) -> float | None:

@@ -37,7 +37,7 @@ def sums(record: StepRecord) -> tuple[int, float]:
 
 
 def declared_stale(record: StepRecord) -> int:
-    """Tokens that say they come from older weights than the trainer's."""
+    """Tokens that say they come from other weights than the trainer's."""
     return sum(cell.tokens for cell in record.by_lag if cell.lag > 0)
 
 

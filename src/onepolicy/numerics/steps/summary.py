@@ -12,17 +12,20 @@ from onepolicy.judgement.limits import GATE_TOKENS
 from onepolicy.numerics.buckets import CONFIDENCE_EDGES, confidence_buckets
 from onepolicy.numerics.clusters import Clusters
 from onepolicy.numerics.measurement import Measurement
-from onepolicy.numerics.pair import Pair, counted_states
+from onepolicy.numerics.pair import Pair, counted_states, per_rollout
 from onepolicy.numerics.summary import HISTOGRAM_BINS, ROLLOUT_SUMS, TokenTotals
 from onepolicy.records.tokens import Float64, TokenState
 
 CLUSTERS = 1024
 """prompt groups of a step share this many places, by their number or the CRC-32 of their name"""
 LAGS = (0, 1, 2, 3, 4, 5, 6, 7, 8, -1)
-"""steps by which the weights that sampled are behind the trainer's; 8 is 8 or more, -1 is not known"""
+"""steps by which the weights that sampled are behind the trainer's, or ahead of them; 8 is 8 or more, or weights of
+another name; -1 is not known"""
 CELL_SUMS = ("tokens", "d", "abs_d", "k2", "k3")
 ADVANTAGE_SUMS = ("rollouts", "advantage", "advantage_squared", "d", "d_squared", "advantage_d")
 """over rollouts that have an advantage; d is a rollout's mean d"""
+ZERO_ROLLOUT = 8
+"""a rollout of so many tokens that are all 0.0 on both sides is counted; a shorter one may be certain by right"""
 CONFIDENCES = len(CONFIDENCE_EDGES) - 1
 
 
@@ -51,6 +54,9 @@ class StepSummary:
     """as in `TokenTotals`"""
     equal: Float64 = field(default_factory=lambda: _zeros(3))
     """bitwise equal, unsaturated, both, as in `TokenTotals`"""
+    same: Float64 = field(default_factory=lambda: _zeros(3))
+    """tokens that are exactly 0.0 on both sides, those of them in rollouts of `ZERO_ROLLOUT` tokens or more that have
+    nothing else, and rollouts that are the same on both sides although some token is not certain"""
     clusters: Float64 = field(default_factory=lambda: _zeros(CLUSTERS, 5))
     """tokens, importance ratio, k3, and tokens and k3 with long rollouts weighted down, by prompt group"""
     cells: Float64 = field(default_factory=lambda: _zeros(len(LAGS), CONFIDENCES, len(CELL_SUMS)))
@@ -80,6 +86,7 @@ class StepSummary:
         self.equal += [totals.bitwise_equal, totals.unsaturated, totals.bitwise_equal_unsaturated]
         largest = [pair.sums.max_abs_d.max(initial=0.0), sequence.max(initial=0.0), totals.max_probability_difference]
         np.maximum(self.largest, largest, out=self.largest)
+        self._add_same(pair)
         self._add_clusters(pair)
         self._add_cells(pair, lags)
         self._add_advantages(pair, advantages)
@@ -117,6 +124,14 @@ class StepSummary:
             unsaturated=unsaturated,
             bitwise_equal_unsaturated=both,
         )
+
+    def _add_same(self, pair: Pair) -> None:
+        tokens = np.diff(pair.offsets)
+        zero = per_rollout((pair.p == 0) & (pair.q == 0), pair.offsets)
+        equal = per_rollout(pair.p == pair.q, pair.offsets) == tokens
+        unsaturated = per_rollout(pair.p < -1e-3, pair.offsets) > 0
+        whole = (zero == tokens) & (tokens >= ZERO_ROLLOUT)
+        self.same += [zero.sum(), zero[whole].sum(), (equal & unsaturated).sum()]
 
     def _add_clusters(self, pair: Pair) -> None:
         tokens, ratio, k3 = (pair.sums.column(name) for name in ("tokens", "ratio", "k3"))

@@ -126,9 +126,9 @@ def falling_behind(lag: int | None) -> str:
         return ""
     many = f"{lag} or more" if lag == LARGEST else str(lag)
     return (
-        f"the newest weights that rollouts are sampled with are {many} steps behind the trainer's, and fall behind "
-        "further with each step: the updated weights do not reach the rollout engine. This is staleness that the "
-        "weight versions declare, and no numerics. Check the weight sync."
+        f"the newest weights that rollouts are sampled with are {many} steps behind the trainer's (or ahead of them), "
+        "and fall behind further with each step: the updated weights do not reach the rollout engine. This is "
+        "staleness that the weight versions declare, and no numerics. Check the weight sync."
     )
 
 
