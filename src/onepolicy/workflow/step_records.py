@@ -173,7 +173,10 @@ def _rows(block: RecordedBlock, chosen: npt.NDArray[np.bool_]) -> RecordedBlock:
         found: dict[str, Any] = {"offsets": offsets}
         for name in (f.name for f in fields(value) if f.name != "offsets"):
             column = getattr(value, name)
-            found[name] = column[tokens] if isinstance(column, np.ndarray) else column and [column[r] for r in rows]
+            if isinstance(column, np.ndarray):
+                found[name] = column[tokens]
+            elif isinstance(column, list):
+                found[name] = [column[r] for r in rows] if column else column
         return found
 
     assert block.rollout is not None, "checked before"
