@@ -71,7 +71,7 @@ exec(textwrap.dedent(source[first:last]), names)
 """
 
 
-@pytest.mark.real
+@pytest.mark.full
 @pytest.mark.skipif(not PEERS.exists(), reason="TRL is not in .peers: run make bench once")
 @pytest.mark.parametrize("kind", PROMPTS)
 def test_the_lines_of_trl_that_write_its_completions(tmp_path, kind):

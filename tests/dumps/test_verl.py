@@ -336,7 +336,7 @@ def test_differences_without_a_sign_are_recognised_and_refused(tmp_path):
         list(VERL_MSPROBE.rows(file))
 
 
-@pytest.mark.real
+@pytest.mark.full
 @needs_verl
 def test_the_lines_of_verl_that_write_its_text(tmp_path):
     """`_write_generations` of verl's trainer, from its source: importing the trainer needs more than verl."""

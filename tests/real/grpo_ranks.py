@@ -50,6 +50,7 @@ def main() -> None:
     finally:
         if RANK == 0:
             (folder / "log.json").write_text(json.dumps(trainer.state.log_history))
+        torch.distributed.destroy_process_group()  # else gloo's threads may abort the interpreter as it ends
 
 
 def rollouts(prompts: list[str], trainer: GRPOTrainer, tokenizer: Any) -> dict[str, Any]:

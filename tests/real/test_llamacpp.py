@@ -108,6 +108,7 @@ def test_its_tokenizer_and_template_are_those_of_the_file(url, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_rollouts_of_vllm_are_scored_by_it(url, vllm_url, tmp_path):
     status, judgement = judged(
         "check", "--rollout", f"vllm:{vllm_url}", "--trainer", url, "--budget", 768, "--run", "run", cwd=tmp_path

@@ -86,7 +86,7 @@ def test_a_fixed_suite_is_judged_on_its_tokens(tmp_path: Path) -> None:
     assert verdict(judged, "mean_kl")["kind"] == "on these tokens"
 
 
-@pytest.mark.parametrize("stage", ["record", "score"])
+@pytest.mark.parametrize("stage", ["record", pytest.param("score", marks=pytest.mark.full)])
 def test_a_killed_greedy_run_goes_on_and_ends_like_an_unbroken_one(tmp_path: Path, stage: str) -> None:
     engine = f"{FLOAT32}&batch_size=2"
     record = ["record", "--engine", engine, "--temperature", "0", "--max-new-tokens", "8", "--budget", "128"]

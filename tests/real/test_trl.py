@@ -153,7 +153,7 @@ def test_numbers_are_trls_own_and_weights_that_never_arrive_end_the_training(vll
     assert job.state["evidence_rollouts"] > 0
 
 
-@pytest.mark.real
+@pytest.mark.full
 def test_weights_that_arrive_leave_the_monitor_quiet_and_the_server_says_which_they_are(own_server, tmp_path):
     folder, url = own_server
     job = trained(folder, url, tmp_path / "job", steps=5, sync="reload", asks_server=True, dump=True, **FAST)
@@ -181,7 +181,7 @@ def is_the_same(step: dict[str, Any], path: Path) -> None:
     assert not any(block.refused for block in blocks)
 
 
-@pytest.mark.real
+@pytest.mark.full
 def test_without_trls_correction_the_loss_itself_is_what_is_compared(vllm_url, smollm2_folder, tmp_path):
     job = trained(smollm2_folder, vllm_url, tmp_path, steps=2, sync="none", dump=True, micro_batches=2, **FAST)
     assert job.status == 0, job.said[-2000:]
