@@ -161,9 +161,10 @@ model's own distribution. `--tokenizer PATH` shows text in place of ids.
 
 A row whose fields contradict each other (a list one entry longer than the tokens, a mask beyond the ids) is refused
 with file, row and field, and what is judged without it is unknown (3), never a pass. What is odd and no contradiction
-is told: logprobs that agree far better a few positions further on (`alignment`), a mask that begins or ends a
-position off (`mask_ends`), a 0.0 where the other side is not certain (`placeholder_zeros`). Rollouts that were
-sampled by older weights than those that scored them are not compared as if they were one policy (`same_weights`).
+is told: logprobs that agree far better a few positions further on (`alignment`), a mask that begins or ends a place
+off (`mask_ends`), a 0.0 where the other side is not certain (`placeholder_zeros`). Unknown, so no pass: columns that
+are mostly 0.0 on both sides or a copy of each other (`two_columns`), many rollouts that are masked away
+(`compared_rollouts`), and rollouts that were sampled by other weights than those that scored them (`same_weights`).
 
 A side that is absent can be computed: `onepolicy import`, then `onepolicy score RUN --engine SPEC`, then `onepolicy
 judge RUN`.

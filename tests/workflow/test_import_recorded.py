@@ -1,5 +1,7 @@
 """Recorded files -> a run, which is judged as the files are."""
 
+import json
+
 import pytest
 from plain_recording import planted, without, write
 
@@ -221,6 +223,17 @@ def test_staleness_stays_known_in_the_run(tmp_path):
     judgement = judged(imported(tmp_path, write(tmp_path / "a.jsonl", rows, step=1)))
     assert judgement.status is Status.UNKNOWN
     assert any(v.check == "same_weights" for v in judgement.verdicts)
+
+
+def test_a_tag_of_a_suite_that_is_called_step_lets_no_mixture_of_weights_pass(tmp_path):
+    for step in (1, 2, 3):
+        write(tmp_path / "f" / f"{step}.jsonl", planted(16, seed=step), step=step, weight_version=step)
+    run = imported(tmp_path, tmp_path / "f")
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    (run.path / "manifest.json").write_text(json.dumps({**manifest, "imported": None}))
+    judgement = judged(run)
+    assert judgement.status is Status.UNKNOWN
+    assert any(v.check == "one_weight_version" and v.status is Status.UNKNOWN for v in judgement.verdicts)
 
 
 def test_steps_with_a_version_each_are_no_mixture_in_a_run_either(tmp_path):

@@ -28,6 +28,8 @@ from onepolicy.workflow.record import ROLLOUT
 from onepolicy.workflow.trajectories import trajectories_of
 from onepolicy.workflow.versions import VersionsByStep
 
+MONITOR = "monitor"
+"""the suite that a monitor's run names"""
 MOST_ROUND_TRIP_TOKENS = 1_000_000
 """in a larger run the token checks look at a fixed random share of rollouts of about this many tokens"""
 
@@ -67,9 +69,14 @@ def measure(
     measured.finish()
     p_join.finish()
     q_join.finish()
-    if by_step.one_each:
+    if by_step.one_each and _is_of_a_training(rollout_run):
         measured.buckets.versions.clear()
     return measured
+
+
+def _is_of_a_training(run: Run) -> bool:
+    """Whether the tag `step` of its rollouts is a training's, and no word of a suite's author."""
+    return run.manifest.imported is not None or run.manifest.suite == MONITOR
 
 
 def _token_classes(*sides: tuple[Run, ReadingJoin]) -> TokenClasses:
