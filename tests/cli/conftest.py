@@ -13,6 +13,9 @@ import pytest
 
 from onepolicy.cli import main
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts what it puts into the background with SIGINT ignored, which children inherit; these tests send it.
+
 
 class Ended(NamedTuple):
     status: int
