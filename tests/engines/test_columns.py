@@ -33,6 +33,17 @@ def test_a_list_is_the_same_whichever_token_was_sampled(logprobs, size):
         np.testing.assert_array_equal(one.logprobs, lists[0].logprobs)
 
 
+def test_minus_infinity_is_a_number_in_a_list_of_a_distribution_in_which_tokens_are_cut_and_nowhere_else():
+    listed = {3: -0.1, 5: -9999.0, 7: None, 9: math.nan, 11: 0.5, 2: -3.4e38}
+    cut = top_lists("r", [listed], size=6, truncates=True)
+    assert cut.ids[0, 0] == 3
+    assert dict(zip(cut.ids[0].tolist(), map(str, cut.logprobs[0].tolist()), strict=True)) == {
+        3: str(float(np.float32(-0.1))), 5: "-inf", 2: "-inf", 7: "nan", 9: "nan", 11: "nan"
+    }  # fmt: skip
+    assert np.isfinite(top_lists("r", [listed], size=6).logprobs).sum() == 1
+    assert not np.isinf(top_lists("r", [listed], size=6).logprobs).any()
+
+
 @given(vocabularies, st.integers(1, 6), st.randoms())
 def test_a_list_is_the_same_in_whichever_order_it_comes(logprobs, size, random):
     listed = dict(enumerate(logprobs))

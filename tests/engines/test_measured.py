@@ -154,6 +154,15 @@ def test_what_was_not_measured_is_not_needed_where_the_protocol_does_not_use_it(
     assert MeasuredMeaning(temperature="unknown", truncation="raw").under(SamplingProtocol(top_k=5)) == Meaning()
 
 
+def test_penalties_are_part_of_what_was_sampled_from_and_never_half_of_it():
+    penalised = SamplingProtocol(temperature=0.7, repetition_penalty=1.1)
+    processed = MeasuredMeaning(temperature="processed", truncation="processed").under(penalised)
+    assert processed == Meaning.processed_by(penalised)
+    assert processed.beyond == ("repetition_penalty 1.1",)
+    assert MeasuredMeaning(temperature="processed", truncation="raw").under(penalised) is None
+    assert MeasuredMeaning(temperature="raw", truncation="raw").under(penalised) == Meaning()
+
+
 # -- whether a temperature is heeded ------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from standin import LOWEST, Asked, Dialect, Json, Reply, ids_of, rendered, text_of
+from standin import END, LOWEST, Asked, Dialect, Json, Reply, ids_of, rendered, text_of
 
 from onepolicy.integrations.fake import vocabulary
 
@@ -27,6 +27,7 @@ DEFAULTS: Json = {
     "repeat_penalty": 1.1,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
+    "repeat_last_n": 64,
     "dry_multiplier": 0.0,
     "mirostat": 0,
     "adaptive_target": -1.0,
@@ -82,7 +83,9 @@ class LlamaCpp(Dialect):
         return {"/props": props, "/v1/models": {"object": "list", "data": [card]}, "/health": {"status": "ok"}}
 
     def completion(self, body: Json) -> Reply:
-        used = DEFAULTS | {name: body[name] for name in DEFAULTS if name in body} | dict(self.overrides)
+        schema = body.get("json_schema")
+        grammar = {"grammar": "root ::= object"} if isinstance(schema, dict) else {}  # a text is dropped in silence
+        used = DEFAULTS | {name: body[name] for name in DEFAULTS if name in body} | grammar | dict(self.overrides)
         prompt = [*([vocabulary.BOS] if self.adds_bos else []), *body["prompt"]]
         prompt = self.shown_prompt(prompt)
         if len(prompt) >= self.max_length:
@@ -93,6 +96,8 @@ class LlamaCpp(Dialect):
             prompt=prompt,
             max_tokens=used["n_predict"],
             seed=used["seed"],
+            ignore_eos=used["ignore_eos"],
+            stop=tuple(used["stop"]),
             forced=[bias[0][0]] * used["n_predict"] if bias and self.heeds_bias else None,
             **{name: used[name] for name in ("temperature", "top_p", "top_k", "min_p")},
         )
@@ -103,19 +108,25 @@ class LlamaCpp(Dialect):
             for token, value, lps in zip(self.shown_ids(drawn.ids), given, drawn.reported, strict=False)
         ]
         kept = [entry for at, entry in enumerate(entries) if self.is_whole(drawn.ids[: at + 1])]
+        word = drawn.stopped_by if isinstance(drawn.stopped_by, str) else ""
+        if word:  # the server leaves out as many entries as the stop string has tokens by itself
+            kept = kept[: len(kept) - min(len(ids_of(word, bos=False)), len(kept))]
+        content = text_of(drawn.ids)
+        eos = [{"bias": float("-inf"), "token": END}] if used["ignore_eos"] else []
         return 200, {
             "index": 0,
-            "content": text_of(drawn.ids),
+            "content": content[: content.rindex(word)] if word else content,
             "tokens": self.shown_ids(drawn.ids),
             "id_slot": body.get("id_slot", 0),
             "stop": True,
             "model": self.name(),
             "tokens_predicted": len(drawn.ids),
             "tokens_evaluated": len(prompt),
-            "generation_settings": used | {"logit_bias": [{"bias": b, "token": t} for t, b in bias]},
+            "generation_settings": used | {"logit_bias": [{"bias": b, "token": t} for t, b in bias] + eos},
             "prompt": text_of(prompt),
             "truncated": False,
-            "stop_type": "eos" if drawn.finish_reason == "stop" else "limit",
+            "stop_type": "word" if word else "eos" if drawn.finish_reason == "stop" else "limit",
+            "stopping_word": word,
             "tokens_cached": len(prompt),
             "timings": {"cache_n": 0},
             **({"completion_probabilities": kept} if used["n_probs"] else {}),

@@ -180,10 +180,10 @@ def test_processed_logprobs_on_request_are_of_the_distribution_that_was_sampled_
         assert np.array_equal(row.logprobs[-len(completion.token_ids) :], completion.logprobs)
 
 
-def test_a_token_outside_the_kept_set_is_invalid():
+def test_a_token_outside_the_kept_set_is_excluded():
     fake = engine()
     row = fake.score([of_text(fake, "a\x00")], Wanted(meaning=Meaning(top_k=3)))[0]
-    assert row.states.tolist() == [TokenState.ABSENT, TokenState.INVALID]
+    assert row.states.tolist() == [TokenState.ABSENT, TokenState.EXCLUDED]
     assert np.isnan(row.logprobs).all()
 
 
@@ -299,3 +299,47 @@ def test_it_says_what_it_is():
     )
     assert info.options == {"noise": "0.01", "dtype": "bfloat16", "max_length": "512"}
     assert engine().condition(path="decode").path == "decode"
+
+
+# protocols
+
+
+def test_a_stop_id_ends_a_completion_and_is_its_reason():
+    drawn = [int(token) for one in sampled(engine(), 20) for token in one.token_ids[:-1]]
+    stop = max(set(drawn), key=drawn.count)
+    found = [one for one in sampled(engine(), 20, stop_token_ids=(stop,)) if one.stop_reason == str(stop)]
+    assert found
+    for one in found:
+        assert one.token_ids.tolist().index(stop) == len(one.token_ids) - 1
+        assert one.finish_reason == "stop"
+
+
+def test_a_stop_string_ends_a_completion_and_stays_in_it():
+    longest = max(sampled(engine(), 20, max_new_tokens=40), key=lambda one: len(one.token_ids))
+    stop = next(longest.text[at : at + 2] for at in range(8, 40) if longest.text[at : at + 2].isascii())
+    found = [one for one in sampled(engine(), 20, max_new_tokens=40, stop=(stop,)) if one.stop_reason == stop]
+    assert found
+    assert all(one.text.endswith(stop) and one.text.count(stop) == 1 for one in found)
+
+
+def test_no_completion_is_shorter_than_the_least_length_and_the_other_draws_stay():
+    plain, least = sampled(engine(), 60), sampled(engine(), 60, min_new_tokens=6)
+    assert min(len(one.token_ids) for one in plain) < 6
+    for before, one in zip(plain, least, strict=True):
+        assert len(one.token_ids) >= 6
+        if len(before.token_ids) > 6:
+            assert len(one.token_ids) > 6
+    greedy = sampled(engine(), 1, temperature=0.0, min_new_tokens=64, max_new_tokens=64)
+    assert (len(greedy[0].token_ids), greedy[0].finish_reason) == (64, "length")
+    with pytest.raises(UsageError, match=r"fake: sampling\.min_new_tokens = 6"):
+        engine(logprobs="processed").sampled_meaning(SamplingProtocol(min_new_tokens=6))
+
+
+def test_a_completion_that_ignores_the_end_token_goes_to_its_limit():
+    found = sampled(engine(), 20, ignore_eos=True, max_new_tokens=30)
+    assert {(len(one.token_ids), one.finish_reason, one.stop_reason) for one in found} == {(30, "length", "")}
+
+
+def test_the_protocol_can_ask_for_processed_logprobs():
+    cold = SamplingProtocol(temperature=0.5, logprobs="processed")
+    assert engine().sampled_meaning(cold) == Meaning(temperature=0.5)

@@ -1,5 +1,7 @@
 """What is asked of llama.cpp's server when it samples, and what its answers become."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from onepolicy.errors import EngineError
 from onepolicy.integrations import open_engine, open_sampler
 from onepolicy.integrations.llamacpp.answer import completion_of
 from onepolicy.integrations.llamacpp.request import refuse_other_settings, request_of, settings_of
-from onepolicy.records.protocol import Meaning, SamplingProtocol
+from onepolicy.records.protocol import Constraint, Meaning, SamplingProtocol
 from onepolicy.records.tokens import TokenState
 
 
@@ -45,7 +47,17 @@ def test_a_server_that_used_another_value_is_refused():
 def test_a_server_that_does_not_say_what_it_used_is_refused():
     sent = settings_of(prompt(), SamplingProtocol(), Wanted())
     with pytest.raises(EngineError, match="does not say which dynatemp_range"):
-        refuse_other_settings(sent=sent, used={})
+        refuse_other_settings(sent=sent, used={name: used for name, used in sent.items() if name != "dynatemp_range"})
+
+
+def test_a_server_that_drops_a_schema_is_refused():
+    constraint = Constraint(kind="json_schema", text='{"type": "object"}')
+    sent = settings_of(prompt(), SamplingProtocol(constraint=constraint), Wanted())
+    assert sent["json_schema"] == {"type": "object"}
+    assert "grammar" not in sent, "the server passes over a schema beside a grammar, an empty one too"
+    refuse_other_settings(sent=sent, used=sent | {"grammar": "root ::= object"})
+    with pytest.raises(EngineError, match="used no grammar"):
+        refuse_other_settings(sent=sent, used=sent | {"grammar": ""})
 
 
 def test_numbers_that_the_server_keeps_as_float32_count_as_the_same():
@@ -170,6 +182,65 @@ def test_a_completion_ends_with_the_sampled_end_token_and_spells_it_out(engine):
 def test_a_completion_at_the_limit_says_length(engine):
     (completion,) = engine.sample([prompt(seed=1)], SamplingProtocol(max_new_tokens=3), Wanted())
     assert (completion.finish_reason, completion.stop_reason, len(completion.token_ids)) == ("length", "", 3)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_penalty_acts_on_prompt_and_completion_or_on_the_window_of_them(tiny, engine, window):
+    model, _ = tiny
+    protocol = SamplingProtocol(temperature=0.0, max_new_tokens=40, repetition_penalty=3.0, penalty_window=window)
+    item = prompt(ids=[72, 105, 105])
+    (one,) = engine.sample([item], protocol, Wanted())
+    ids = [*item.prompt_ids.tolist(), *one.token_ids.tolist()]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].double().numpy()
+    for at in range(3, len(ids)):
+        row = logits[at - 1].copy()
+        for token in set(ids[:at][-(window or at) :]):
+            row[token] = row[token] / 3.0 if row[token] > 0 else row[token] * 3.0
+        assert row[ids[at]] > row.max() - 0.4, "float16 in the cache moves these logits by 0.2"
+
+
+def test_a_completion_that_ignores_the_end_token_goes_to_its_limit(engine):
+    prompts = [prompt(f"r-{n}", seed=n) for n in range(8)]
+    completions = engine.sample(prompts, SamplingProtocol(max_new_tokens=150, ignore_eos=True), Wanted())
+    assert {(len(one.token_ids), one.finish_reason) for one in completions} == {(150, "length")}
+    assert all(END not in one.token_ids for one in completions), "this server makes it impossible"
+
+
+def test_a_stop_string_ends_a_completion_and_stays_in_it_with_its_logprobs(tiny, engine):
+    model, _ = tiny
+    prompts = [prompt(f"r-{n}", seed=n) for n in range(8)]
+    protocol = SamplingProtocol(max_new_tokens=150, stop=("a", "b", "c", "d"))
+    stopped = [one for one in engine.sample(prompts, protocol, Wanted(top=2)) if one.stop_reason in protocol.stop]
+    assert stopped
+    for one in stopped:
+        assert one.finish_reason == "stop"
+        # the server looks at whole characters alone: after a lead byte it sees the string up to three tokens later
+        assert one.stop_reason in one.text[-4:]
+        assert engine.decode(one.token_ids) == one.text
+        assert (one.states == TokenState.VALUE).all()
+        exact = expected_logprobs(model, [72, 105], one.token_ids)[np.arange(len(one.token_ids)), one.token_ids]
+        assert np.abs(one.logprobs - exact).mean() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "fits"),
+    [
+        ("grammar", 'root ::= "xy" [0-3]+', r"xy[0-3]+"),
+        ("json_schema", '{"enum": ["yes", "no"]}', r'"(yes|no)".*'),
+    ],
+)
+def test_a_constraint_is_kept_and_heeded(engine, kind, text, fits):
+    protocol = SamplingProtocol(max_new_tokens=6, constraint=Constraint(kind=kind, text=text))
+    (one,) = engine.sample([prompt()], protocol, Wanted())
+    assert re.match(fits, one.text)
+
+
+def test_the_order_of_the_samplers_is_the_protocols(engine):
+    order = ("penalties", "top_k", "top_p", "min_p", "temperature")
+    protocol = SamplingProtocol(max_new_tokens=4, temperature=2.0, top_p=0.5, repetition_penalty=1.1, processors=order)
+    assert engine.sampled_meaning(protocol).is_raw
+    assert len(engine.sample([prompt()], protocol, Wanted())[0].token_ids) > 0
 
 
 def test_the_engine_is_a_sampler_that_says_what_it_is(tiny, engine):

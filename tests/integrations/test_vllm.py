@@ -11,7 +11,8 @@ from onepolicy.errors import EngineError, UsageError
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.reading import TopLists
 
-PROTOCOL = SamplingProtocol(temperature=0.7, top_p=0.8, top_k=7, min_p=0.01, max_new_tokens=5)
+ORDER = ("penalties", "temperature", "min_p", "top_k", "top_p")
+PROTOCOL = SamplingProtocol(temperature=0.7, top_p=0.8, top_k=7, min_p=0.01, max_new_tokens=5, processors=ORDER)
 PROMPT = (72, 101, 108)
 
 

@@ -11,7 +11,7 @@ from onepolicy.numerics.table import reductions
 from onepolicy.records.protocol import Meaning
 from onepolicy.records.tokens import TokenState
 
-V, MASKED, INVALID, ABSENT, TRUNCATED = TokenState
+V, MASKED, INVALID, ABSENT, TRUNCATED, EXCLUDED = TokenState
 NUMBERS = [-0.5, -1.0, -3.25, 0.0, -1e-3, -700.0, math.nan, -9999.0, 0.5]
 
 

@@ -6,7 +6,7 @@ import pytest
 from onepolicy.numerics.pair import per_rollout
 from onepolicy.records.tokens import TokenState
 
-V, MASKED, INVALID, ABSENT, TRUNCATED = TokenState
+V, MASKED, INVALID, ABSENT, TRUNCATED, EXCLUDED = TokenState
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -9999.0, -3.4e38, 0.5, 2e-6, -1000.0])

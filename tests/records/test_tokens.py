@@ -48,6 +48,7 @@ def test_states_are_written_as_these_numbers():
         ("INVALID", 2),
         ("ABSENT", 3),
         ("TRUNCATED", 4),
+        ("EXCLUDED", 5),
     ]
 
 

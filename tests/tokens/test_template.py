@@ -317,7 +317,7 @@ def test_a_missing_end_of_turn_fails():
     assert "never learns to stop" in verdict.message
 
 
-def test_an_end_of_turn_that_is_no_stop_id_fails_and_is_unknown_where_nothing_says():
+def test_b76_an_end_of_turn_that_is_no_stop_id_fails_and_is_unknown_where_nothing_says():
     unnamed = {"eos_token": "</s>"}
     end = byte_level().token_to_id("<|im_end|>")
     assert verdicts(CHATML, **unnamed)["stop_token"].status is Status.UNKNOWN
@@ -327,7 +327,7 @@ def test_an_end_of_turn_that_is_no_stop_id_fails_and_is_unknown_where_nothing_sa
     assert f"Add id {end} to the stop ids" in failed.message
 
 
-def test_an_end_of_turn_outside_the_generation_block_fails():
+def test_b76_an_end_of_turn_outside_the_generation_block_fails():
     open_, close = "{% generation %}", "{% endgeneration %}"
     body = "{{ m.content or '' }}" + CALLS
     outside = CHATML.replace(body, open_ + body + close)

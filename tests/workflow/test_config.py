@@ -238,7 +238,7 @@ BAD = {
     "sampling: {seed: true}": "sampling: 'seed' is true or false and must be a number",
     "sampling: {seed: }": "sampling.seed = None",
     "budget: 0": "budget = 0",
-    "budget: 1e6": "budget = '1e6'",
+    "budget: 1e6": "budget = 1000000.0",
     "budget: true": "budget = True",
     "top: -1": "top = -1",
     "top: 2.5": "top = 2.5",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -23,7 +24,14 @@ COMMANDS = {
     "import": ("onepolicy.cli.recorded:import_", "Read recorded files into a run."),
     "timeline": ("onepolicy.cli.timeline:timeline", "Show the mismatch over the steps of a training, with its jumps."),
     "calibrate": ("onepolicy.cli.calibrate:calibrate", "Measure how far an engine differs from itself."),
+    "behave": (
+        "onepolicy.cli.behave:behave",
+        "Do two configurations behave alike? Samples both, or compares two runs.",
+    ),
     "probe": ("onepolicy.cli.probe:probe", "Say what an engine is, what it can do, and what its logprobs mean."),
+    "protocol": ("onepolicy.cli.protocol:protocol", "Do both sides sample alike? Needs no model."),
+    "audit": ("onepolicy.cli.audit:audit", "Look for odd lengths, stops and seeds in a run's rollouts."),
+    "snapshot": ("onepolicy.cli.snapshot:snapshot", "Keep what a checkpoint says of fixed ids, and compare."),
     "tokens": ("onepolicy.cli.tokens:tokens", "Do both sides see the same tokens? Needs no model."),
     "demo": ("onepolicy.cli.demo:demo", "Compare two real engines on a small real model."),
 }
@@ -51,6 +59,7 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line. Ends the process: 0 pass, 1 fail, 2 could not run, 3 unknown, 130 interrupted."""
+    _write_whatever_is_said()
     try:
         status = app.main(standalone_mode=False)
     except click.exceptions.Exit as done:
@@ -69,17 +78,29 @@ def main() -> None:
     except OSError as error:
         click.echo(f"onepolicy: {visible(_of_a_file(error))}", err=True)
         status = 2
-    except SystemExit as ended:  # code that we called, a user's function or a library, asked for the end of the process
-        click.echo(
-            f"onepolicy: code that was called ended the process ({ended.code!r}); nothing was decided.", err=True
-        )
+    except SystemExit as ended:
         status = 2
+        click.echo(f"onepolicy: {_of_an_end(ended)}", err=True)
     except BaseException:  # a bug of ours, or a panic in a library: Python would end with 1, which says: failed
         traceback.print_exc()
         click.echo("onepolicy: this is a bug of onepolicy, and nothing was decided. Report the lines above.", err=True)
         status = 2
     assert isinstance(status, int), "every command returns its exit status"
     sys.exit(status)
+
+
+def _write_whatever_is_said() -> None:
+    """A character that stdout or stderr cannot hold, as one of a stop string, is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _of_an_end(ended: SystemExit) -> str:
+    """What to say where code that we called asked for the end of the process: a user's function, or a library."""
+    if isinstance(ended.__context__, BrokenPipeError):  # rich, whose reader went away, as in `onepolicy ... | head`
+        return _of_a_file(ended.__context__)
+    return f"code that was called ended the process ({ended.code!r}); nothing was decided."
 
 
 def _of_a_file(error: OSError) -> str:

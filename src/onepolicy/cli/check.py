@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from onepolicy.cli.app import EXIT_STATUS_HELP
+from onepolicy.cli.green import say_way_back
 from onepolicy.cli.options import (
     extend_option,
     json_option,
@@ -21,7 +22,7 @@ from onepolicy.cli.options import (
     suite_option,
 )
 from onepolicy.cli.show import finish, progress_bar
-from onepolicy.records.protocol import SamplingProtocol
+from onepolicy.records.protocol import COMMON_FIELDS
 from onepolicy.workflow.check import check as run_check
 from onepolicy.workflow.config import Config, check_request, load_config, overlaid
 
@@ -67,7 +68,9 @@ def check(config: Path | None, path: Path | None, resume: bool, extend: bool, as
     request = replace(check_request(asked, limits=limits), extend=extend)
     with progress_bar() as bar:
         judgement = run_check(request, path=path, resume=resume, progress=bar)
-    return finish(judgement, as_json=as_json)
+    status = finish(judgement, as_json=as_json)
+    say_way_back(judgement.status, Path(judgement.run))
+    return status
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -78,5 +81,5 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
         typed["keep_text"] = False
     if "limits_source" in typed:
         typed["limits"] = typed.pop("limits_source")
-    sampling = {name: typed.pop(name) for name in SamplingProtocol.model_fields if name in typed}
+    sampling = {name: typed.pop(name) for name in COMMON_FIELDS if name in typed}
     return typed | ({"sampling": sampling} if sampling else {})

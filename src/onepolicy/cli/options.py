@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from onepolicy.errors import UsageError
 from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.load import PRESETS, load_limits
-from onepolicy.records.protocol import SamplingProtocol
+from onepolicy.records.json_text import number_in
+from onepolicy.records.protocol import COMMON_FIELDS, SamplingProtocol
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -31,6 +32,16 @@ suite_option = click.option(
 statistics_option = click.option("--statistics", is_flag=True, help="Keep per-token statistics for offline diagnosis.")
 
 
+class _Number(click.types.FloatParamType):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        return number_in(value) if isinstance(value, str) and found == 0.0 else found
+
+
+NUMBER = _Number()
+"""a number that is 0 only where 0 is written"""
+
+
 def together(*options: Decorator) -> Decorator:
     """Several options as one decorator, shown in this order."""
 
@@ -43,10 +54,10 @@ def together(*options: Decorator) -> Decorator:
 
 
 sampling_options = together(
-    click.option("--temperature", default=1.0, show_default=True, help="0 is greedy."),
+    click.option("--temperature", type=NUMBER, default=1.0, show_default=True, help="0 is greedy."),
     click.option("--top-p", default=1.0, show_default=True, help="1 is off."),
     click.option("--top-k", default=0, show_default=True, help="0 is off."),
-    click.option("--min-p", default=0.0, show_default=True, help="0 is off."),
+    click.option("--min-p", type=NUMBER, default=0.0, show_default=True, help="0 is off."),
     click.option("--max-new-tokens", default=64, show_default=True, help="Longest completion."),
     click.option("--samples-per-prompt", default=1, show_default=True, help="Completions of each prompt."),
     click.option("--seed", default=0, show_default=True, help="Of the sampling; each rollout gets one of its own."),
@@ -88,7 +99,7 @@ limit_options = together(
 
 def protocol_from(options: dict[str, Any]) -> SamplingProtocol:
     """Take the sampling options out of a command's options. Raises UsageError for a value out of range."""
-    values = {name: options.pop(name) for name in SamplingProtocol.model_fields}
+    values = {name: options.pop(name) for name in COMMON_FIELDS}
     try:
         return SamplingProtocol(**values)
     except ValidationError as error:

@@ -19,6 +19,8 @@ TopList = Mapping[int, Logprob]
 """token id -> logprob, or null"""
 _NUMBERS = {float, int, type(None)}
 """types of JSON that may stand for a logprob; a bool is an int to isinstance"""
+_INFINITY, _LOWEST = np.float32(np.inf), np.float32(-1000.0)
+"""no logprob comes near the second; below it stands what a server writes for minus infinity"""
 _NAN, _MASKED, _NO_TOKEN = np.float32(np.nan), np.uint8(TokenState.MASKED), np.int32(-1)
 
 
@@ -51,9 +53,14 @@ def as_float32(rollout_id: str, given: Sequence[Any]) -> Float32:
         return wide.astype(np.float32)
 
 
-def known(logprobs: Float32) -> Float32:
-    """The same with NaN for what is no logprob."""
-    return np.where(states_of(logprobs) == TokenState.VALUE, logprobs, np.nan).astype(np.float32)
+def known(logprobs: Float32, *, truncates: bool = False) -> Float32:
+    """The same with NaN for what is no logprob.
+
+    truncates: whether they are of a distribution in which tokens are cut. What a server writes for minus infinity is a
+    number then: the token was cut.
+    """
+    numbers = np.where(states_of(logprobs) == TokenState.VALUE, logprobs, _NAN).astype(np.float32)
+    return np.where(logprobs <= _LOWEST, -_INFINITY, numbers) if truncates else numbers
 
 
 def scored_row(
@@ -71,11 +78,12 @@ def scored_row(
     )
 
 
-def top_lists(rollout_id: str, lists: Sequence[TopList], *, size: int) -> TopLists:
-    """The `size` most likely tokens of each list, the most likely first; equal ones by id."""
+def top_lists(rollout_id: str, lists: Sequence[TopList], *, size: int, truncates: bool = False) -> TopLists:
+    """The `size` most likely tokens of each list, the most likely first; equal ones by id. truncates: as of `known`."""
     lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
     tokens = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(lengths.sum()))
-    values = known(as_float32(rollout_id, list(chain.from_iterable(one.values() for one in lists))))
+    given = as_float32(rollout_id, list(chain.from_iterable(one.values() for one in lists)))
+    values = known(given, truncates=truncates)
     row = np.repeat(np.arange(len(lists)), lengths)
     order = np.lexsort((tokens, -values, row))  # NaN last in each row
     rank = np.arange(len(tokens)) - np.repeat(lengths.cumsum() - lengths, lengths)

@@ -10,7 +10,6 @@ import numpy as np
 from onepolicy.engines.columns import TopList, column, same_ids, top1_of, top_lists, without_sampled
 from onepolicy.engines.contract import Completion, Message, SampleInput
 from onepolicy.errors import EngineError, UsageError
-from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.tokens import IntArray
 
 if TYPE_CHECKING:
@@ -33,25 +32,6 @@ def served_model(client: HttpClient, wanted: str) -> tuple[str, dict[str, Any]]:
         raise UsageError(f"{client.url} serves {', '.join(cards) or 'no model'}. Name one with ?model=NAME.")
     name = wanted or next(iter(cards))
     return name, cards[name]
-
-
-def sampling(item: SampleInput, protocol: SamplingProtocol) -> dict[str, Any]:
-    """The fields of a body that say how to complete a prompt, where a server has one for each part of a protocol."""
-    return {
-        "prompt": item.prompt_ids.tolist(),
-        "max_tokens": protocol.max_new_tokens,
-        "temperature": protocol.temperature,
-        "top_p": protocol.top_p,
-        "top_k": protocol.top_k,
-        "min_p": protocol.min_p,
-        "seed": item.seed,
-    }
-
-
-def sampling_one(token_ids: IntArray, *, temperature: float = 1.0, top_k: int = 0, seed: int = 0) -> dict[str, Any]:
-    """The same for one token after some ids, from the whole vocabulary unless `top_k` cuts it."""
-    item = SampleInput(rollout_id="one token", prompt_ids=token_ids, seed=seed)
-    return sampling(item, SamplingProtocol(max_new_tokens=1, temperature=temperature, top_k=top_k))
 
 
 def conversation_of(messages: Sequence[Message]) -> dict[str, Any]:
@@ -78,14 +58,18 @@ def the_choice(answer: Json, *, rollout_id: str, model: str) -> Json:
     return choices[0]
 
 
-def completed(item: SampleInput, answer: Json, choice: Json, ids: IntArray, *, top: int = 0) -> Completion:
+def completed(
+    item: SampleInput, answer: Json, choice: Json, ids: IntArray, *, top: int = 0, truncates: bool = False
+) -> Completion:
     """The completion that a choice with these ids describes. top: how many of the most likely tokens come by id.
+
+    truncates: whether the logprobs are of a distribution in which tokens are cut.
 
     Raises: EngineError if it lacks a logprob for each token, or with `top` a list.
     """
     name, listed = item.rollout_id, choice.get("logprobs") or {}
     logprobs, states = column(name, listed.get("token_logprobs"), length=len(ids))
-    lists = top_lists(name, sampled_lists(name, listed, ids, size=top), size=top) if top else None
+    lists = top_lists(name, sampled_lists(name, listed, ids, size=top), size=top, truncates=truncates) if top else None
     return Completion(
         rollout_id=name,
         token_ids=ids,
@@ -93,7 +77,7 @@ def completed(item: SampleInput, answer: Json, choice: Json, ids: IntArray, *, t
         states=states,
         text=str(choice.get("text", "")),
         finish_reason=str(choice.get("finish_reason")),
-        stop_reason=str(choice.get("stop_reason") or ""),
+        stop_reason="" if choice.get("stop_reason") is None else str(choice["stop_reason"]),
         cached_tokens=cached_tokens(answer),
         top1=None if lists is None else top1_of(lists),
         top=lists if item.keep_top else None,

@@ -113,6 +113,10 @@ class Engine(Protocol):
 class Sampler(Engine, Protocol):
     """An engine that also samples."""
 
+    obeys: frozenset[str]
+    """fields of a protocol that `sample` acts on, `ALWAYS` of engines/obeyed.py among them. The workflow refuses a
+    protocol in which another one differs from its default"""
+
     def encode_chat(self, messages: Sequence[Message]) -> IntArray:
         """Ids of a conversation, rendered with the model's template and ready for the answer."""
 
@@ -120,7 +124,10 @@ class Sampler(Engine, Protocol):
         """Ids of a text."""
 
     def sampled_meaning(self, protocol: SamplingProtocol) -> Meaning:
-        """What the logprobs that `sample` returns mean."""
+        """What the logprobs that `sample` returns mean.
+
+        Raises: UsageError if the engine cannot sample as the protocol says, such as in another order of processors.
+        """
 
     def sample(self, batch: Sequence[SampleInput], protocol: SamplingProtocol, wanted: Wanted) -> list[Completion]:
         """One completion for each prompt, in order. Raises EngineError."""

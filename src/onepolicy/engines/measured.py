@@ -71,6 +71,8 @@ class MeasuredMeaning:
             return None
         if asked.truncates and self.truncation == "unknown":
             return None
+        if asked.beyond and not self.is_raw:
+            return asked if self.is_processed else None
         temperature = asked.temperature if self.temperature == "processed" else 1.0
         if self.truncation != "processed":
             return Meaning(temperature=temperature)

@@ -22,6 +22,7 @@ from onepolicy.engines.measured import (
     measure,
     measure_temperature,
 )
+from onepolicy.engines.obeyed import ALWAYS
 from onepolicy.engines.options import read_options
 from onepolicy.engines.probing import TEMPERATURE_HOW, Questions
 from onepolicy.engines.readable import readable
@@ -54,6 +55,7 @@ class ServerEngine(ABC, Generic[OptionsT]):
     options_model: type[OptionsT]
     """what a spec of this engine may say"""
     scores = True
+    obeys = ALWAYS
 
     def __init__(self, client: HttpClient, options: OptionsT) -> None:
         self.client = client
@@ -76,6 +78,10 @@ class ServerEngine(ABC, Generic[OptionsT]):
     @abstractmethod
     async def sample_one(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
         """One completion. Raises: EngineError."""
+
+    @abstractmethod
+    def refuse_unsayable(self, protocol: SamplingProtocol) -> None:
+        """Raise UsageError if no request to the server can say this protocol."""
 
     async def weight_version(self) -> str:
         """How the server names the weights that it has now; empty if it does not."""
@@ -111,7 +117,12 @@ class ServerEngine(ABC, Generic[OptionsT]):
             return measure_temperature(self.first_position, self._drawn)
 
     def sampled_meaning(self, protocol: SamplingProtocol) -> Meaning:
-        """As measured. Raises: EngineError if the server ignores the protocol, or it needs what was not measured."""
+        """As measured.
+
+        Raises: UsageError if a request cannot say the protocol; EngineError if the server ignores it, or it needs what
+        was not measured.
+        """
+        self.refuse_unsayable(protocol)
         if protocol.temperature != 1.0:
             self._refuse_ignored_temperature()
         if protocol.is_plain or protocol.is_greedy:

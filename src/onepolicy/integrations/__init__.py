@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onepolicy.errors import EngineError, UsageError
+from onepolicy.sampling.convert import Reader, Writer
 
 if TYPE_CHECKING:  # a process that reads recorded lines needs no engine, and starts faster without
     from onepolicy.dumps.contract import Format
@@ -29,6 +30,48 @@ ENGINES = {
     ),
 }
 """name in a spec -> class with a classmethod `open(spec)`, imported when it is asked for, and class of its options"""
+
+
+PROTOCOLS = {
+    name: (f"{_HERE}.{name}.protocol:read_protocol", f"{_HERE}.{name}.protocol:write_protocol")
+    for name in ("transformers", "vllm", "sglang", "trtllm", "openai", "llamacpp", "trl", "verl")
+}
+"""framework -> its reader and its writer of a sampling protocol (`sampling/convert.py`), imported when asked for"""
+
+
+LIVE_PROTOCOLS = {name: f"{_HERE}.{name}.live:live_protocol" for name in ("vllm", "llamacpp")}
+"""engine of a server -> what says or measures the protocol at work there: (spec, fields of a request) -> Effective"""
+
+MEASURED_LIVE = frozenset({"vllm"})
+"""those of which it is measured, so that it can be told how many completions to draw: `per_text`"""
+
+
+def live_protocol_of(engine: str) -> Any:
+    """What asks a running server for its protocol. Raises: UsageError if that is not known of it."""
+    if engine not in LIVE_PROTOCOLS:
+        raise UsageError(
+            f"what a running {engine} server samples with cannot be asked for. Known: {', '.join(LIVE_PROTOCOLS)}. "
+            f"Give its configuration as {engine}:FILE."
+        )
+    return _imported(LIVE_PROTOCOLS[engine])
+
+
+def protocol_reader(framework: str) -> Reader:
+    """What reads a framework's own sampling configuration. Raises: UsageError if it is not known."""
+    found: Reader = _imported(_protocol_of(framework)[0])
+    return found
+
+
+def protocol_writer(framework: str) -> Writer:
+    """What writes a protocol as a framework's configuration. Raises: UsageError if it is not known."""
+    found: Writer = _imported(_protocol_of(framework)[1])
+    return found
+
+
+def _protocol_of(framework: str) -> tuple[str, str]:
+    if framework not in PROTOCOLS:
+        raise UsageError(f"there is no framework {framework!r}. Known frameworks: {', '.join(PROTOCOLS)}.")
+    return PROTOCOLS[framework]
 
 
 def options_of(engine: str) -> type[EngineOptions]:

@@ -7,7 +7,7 @@ from datetime import date
 from pydantic import ConfigDict, Field, model_validator
 
 from onepolicy.records.floor import Floor
-from onepolicy.records.protocol import Number, Strict
+from onepolicy.records.strict import Number, Strict
 
 
 class MetricLimit(Strict):

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from onepolicy.records.files import write_text_atomically
-from onepolicy.records.protocol import Strict
 from onepolicy.records.stored import read_json
+from onepolicy.records.strict import Strict
 
 STATE_FILE = "monitor.json"
 STEPS_FILE = "steps.jsonl"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from onepolicy.numerics.pair import Pair, per_rollout
-from onepolicy.records.tokens import BoolArray, Float32, Float64, IntArray, TokenState
+from onepolicy.records.tokens import BoolArray, Float32, Float64, IntArray, StateArray, TokenState
 from onepolicy.records.verdict import Evidence
 
 KEPT = 5
@@ -141,14 +142,22 @@ def invalid_values(pair: Pair) -> BoolArray:
     return pair.compared & found
 
 
+def excluded_tokens(pair: Pair) -> BoolArray:
+    """[N] compared tokens that a side gives no probability, where the other side says anything about them too."""
+    known = (TokenState.VALUE, TokenState.EXCLUDED)
+    said: BoolArray = np.isin(pair.rollout_states, known) & np.isin(pair.trainer_states, known)
+    return pair.compared & said & ~pair.both
+
+
 def gaps_of(pair: Pair) -> list[Gap]:
     """The rollouts with a compared token that has no logprob on one side or both."""
     if len(pair.p) == np.count_nonzero(pair.compared):
         return []
     offsets = pair.rollouts.offsets
-    p_gap = per_rollout(pair.compared & (pair.rollout_states != TokenState.VALUE), offsets)
-    q_gap = per_rollout(pair.compared & (pair.trainer_states != TokenState.VALUE), offsets)
-    either = per_rollout(pair.compared & ~pair.both, offsets)
+    asked = pair.compared & ~excluded_tokens(pair)  # of those it is known that their probability is zero
+    p_gap = per_rollout(asked & (pair.rollout_states != TokenState.VALUE), offsets)
+    q_gap = per_rollout(asked & (pair.trainer_states != TokenState.VALUE), offsets)
+    either = per_rollout(asked & ~pair.both, offsets)
     return [
         Gap(
             rollout_id=pair.rollouts.rollout_ids[row],
@@ -164,9 +173,14 @@ def _place(pair: Pair, row: int, index: int) -> Place:
     return Place(
         rollout_id=pair.rollouts.rollout_ids[row],
         position=index - int(pair.rollouts.offsets[row]),
-        rollout_logprob=float(pair.rollout_logprobs[index]),
-        trainer_logprob=float(pair.trainer_logprobs[index]),
+        rollout_logprob=_logprob(pair.rollout_logprobs, pair.rollout_states, index),
+        trainer_logprob=_logprob(pair.trainer_logprobs, pair.trainer_states, index),
     )
+
+
+def _logprob(values: Float32, states: StateArray, index: int) -> float:
+    """What a side says of a token: minus infinity where it excludes it, NaN where it says nothing."""
+    return -math.inf if states[index] == TokenState.EXCLUDED else float(values[index])
 
 
 def _detail(pair: Pair, row: int) -> RolloutDetail:

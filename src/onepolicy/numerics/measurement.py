@@ -21,6 +21,7 @@ from onepolicy.numerics.evidence import (
     RolloutDetail,
     Worst,
     contradicted_zeros,
+    excluded_tokens,
     gaps_of,
     invalid_values,
     max_abs_d,
@@ -92,6 +93,9 @@ class Measurement:
     languages: dict[str, list[int]] = field(default_factory=dict)
     """language -> [compared tokens, tokens without a logprob on one side]"""
     invalid: Places = field(default_factory=Places)
+    excluded: int = 0
+    """compared tokens that one side's truncation gives no probability; they are in no mean"""
+    excluded_places: Places = field(default_factory=Places)
     zeros: Places = field(default_factory=Places)
     gaps: list[Gap] = field(default_factory=list)
     """the worst of them, largest share without a logprob first"""
@@ -148,6 +152,9 @@ class Measurement:
         self.by_token.add(pair)
         if len(pair.p) < int(pair.wanted.sum()):
             self.invalid.add(pair, invalid_values(pair))
+            excluded = excluded_tokens(pair)
+            self.excluded += int(np.count_nonzero(excluded))
+            self.excluded_places.add(pair, excluded)
         if pair.has_zeros:
             self.zeros.add(pair, contradicted_zeros(pair))
         self.gaps = heapq.nlargest(KEPT, self.gaps + gaps_of(pair), key=lambda gap: gap.without / gap.compared)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from onepolicy.records.protocol import Strict
+from onepolicy.records.strict import Strict
 
 MOST_MEAN_D = 0.2
 """nats. One text under bfloat16 and float32 differs by 0.04 in the mean (SmolLM2-135M), and one server from itself by

@@ -10,8 +10,9 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from onepolicy.errors import UsageError
-from onepolicy.records.protocol import Meaning, Strict
+from onepolicy.records.protocol import Meaning
 from onepolicy.records.reading import EngineInfo, ReadingInfo
+from onepolicy.records.strict import Strict
 
 KNOWN_VARIATIONS = ("repeat", "order", "batch", "padding")
 """what is looked for in every engine; those that one does not have are named in its floor"""

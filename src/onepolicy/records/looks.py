@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from onepolicy.records.protocol import Strict
+from onepolicy.records.strict import Strict
 
 
 class Seen(Strict):

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from onepolicy.records.protocol import SamplingProtocol, Strict
+from onepolicy.records.protocol import SamplingProtocol
+from onepolicy.records.strict import Strict
 
 FORMAT_VERSION = 1
 

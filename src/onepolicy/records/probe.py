@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onepolicy.records.protocol import Strict
 from onepolicy.records.reading import EngineInfo
+from onepolicy.records.strict import Strict
 
 
 class Fact(Strict):

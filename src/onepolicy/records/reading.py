@@ -11,7 +11,8 @@ from pydantic import Field
 
 from onepolicy.errors import AlignmentError
 from onepolicy.records.canary import Canary
-from onepolicy.records.protocol import Meaning, Strict
+from onepolicy.records.protocol import Meaning
+from onepolicy.records.strict import Strict
 from onepolicy.records.tokens import Float32, IntArray, StateArray, TokenState
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from onepolicy.records.protocol import Strict
+from onepolicy.records.strict import Strict
 
 
 class LagCell(Strict):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from onepolicy.errors import RunError
-from onepolicy.records.protocol import Strict
+from onepolicy.records.strict import Strict
 
 StrictT = TypeVar("StrictT", bound=Strict)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from onepolicy.records.manifest import Manifest
-from onepolicy.records.protocol import Strict
 from onepolicy.records.reading import ReadingInfo
+from onepolicy.records.strict import Strict
 from onepolicy.records.token_breaks import ShownBreak
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from onepolicy.records.protocol import Strict
 from onepolicy.records.step import Alarm, StepEvent, StepRecord
+from onepolicy.records.strict import Strict
 from onepolicy.records.verdict import Status, Verdict
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from onepolicy.records.protocol import Strict
+from onepolicy.records.strict import Strict
 from onepolicy.records.verdict import Status
 
 Kind = Literal["retokenisation drift", "template rewrite"]

@@ -32,6 +32,8 @@ class TokenState(IntEnum):
     """asked for, and the engine gave nothing"""
     TRUNCATED = 4
     """the sequence was longer than the engine takes"""
+    EXCLUDED = 5
+    """the distribution gives the token no probability: top_k, top_p or min_p cut it, and its logprob is -infinity"""
 
 
 def digest_of_ids(token_ids: npt.NDArray[np.integer]) -> str:
@@ -42,12 +44,14 @@ def digest_of_ids(token_ids: npt.NDArray[np.integer]) -> str:
     return hashlib.sha256(np.ascontiguousarray(token_ids, dtype="<i4").tobytes()).hexdigest()[:16]
 
 
-def states_of(logprobs: FloatArray) -> StateArray:
+def states_of(logprobs: FloatArray, *, truncates: bool = False) -> StateArray:
     """VALUE where the number is a logprob, INVALID where it is not.
 
+    truncates: whether the numbers were computed here under a meaning that cuts tokens; minus infinity is EXCLUDED then.
     Shape: [T] -> [T]. A logprob is finite, at most `LARGEST_ROUNDING`, and above -1000: engines write -9999.0 or
     about -3.4e38 for "none", and no float32 log-softmax over a vocabulary comes near -1000.
     """
     with np.errstate(invalid="ignore"):  # a comparison with NaN is false, and an infinity is beyond one of the ends
         good = (logprobs <= LARGEST_ROUNDING) & (logprobs > -1000.0)
-    return np.where(good, np.uint8(TokenState.VALUE), np.uint8(TokenState.INVALID))
+    states: StateArray = np.where(good, np.uint8(TokenState.VALUE), np.uint8(TokenState.INVALID))
+    return np.where(np.isneginf(logprobs), np.uint8(TokenState.EXCLUDED), states) if truncates else states

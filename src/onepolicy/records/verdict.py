@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from onepolicy.records.protocol import Strict
+from onepolicy.records.strict import Strict
 
 VerdictKind = Literal["on these tokens", "about the policy"]
 

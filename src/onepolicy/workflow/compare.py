@@ -22,6 +22,7 @@ from onepolicy.records.parquet import ReadingBlock, RolloutBlock
 from onepolicy.records.run import Run
 from onepolicy.records.tokens import TokenState, digest_of_ids
 from onepolicy.records.verdict import Judgement, Verdict
+from onepolicy.sampling.checks.one_protocol import several_protocols
 from onepolicy.tokens.spell import Speller
 from onepolicy.workflow.conclude import conclude
 from onepolicy.workflow.judge import JudgeRequest, judge_readings, judged_in_order, look_at
@@ -71,7 +72,8 @@ def compare_readings(*, rollout: StoredReading, trainer: StoredReading, limits: 
         verdicts += recording_verdicts(side.run, measured) + scoring_verdicts(side.run, side.name)
     look_at(rollout.run, measured, verdicts, rollout=rollout.name, trainer=trainer.run.reading_info(trainer.name))
     tokens = measure_tokens(rollout.run, trainer.run, trainer.name, rollouts=measured.rollouts)
-    verdicts += judged_in_order(tokens, measured, limits)
+    several = several_protocols(rollout.run.spans(), of_run=rollout.run.manifest.protocol.hash)
+    verdicts += judged_in_order(tokens, measured, limits, stale=several)
     verdicts = applied(verdicts, limits, today=date.today())
     names = (rollout.name, trainer.name)
     return conclude(verdicts, measured, run=str(rollout.run.path), readings=names, speller=Speller(None))

@@ -19,7 +19,8 @@ from onepolicy.engines.spec import EngineSpec, parse_spec
 from onepolicy.errors import UsageError
 from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.load import PRESETS, limits_in, load_limits
-from onepolicy.records.protocol import SamplingProtocol, Strict
+from onepolicy.records.protocol import COMMON_FIELDS, SamplingProtocol
+from onepolicy.records.strict import Strict
 from onepolicy.records.yaml_file import mapping_in, read_text
 from onepolicy.suites import SUITES
 from onepolicy.workflow.check import CheckRequest
@@ -53,7 +54,8 @@ def _refuse_odd_options(spec: dict[object, object]) -> None:
 
 def _numbers(value: object) -> object:
     """As it is. YAML's true and false are no numbers, and pydantic would read them as 1 and 0."""
-    found = [key for key, one in value.items() if isinstance(one, bool)] if isinstance(value, dict) else []
+    items = value.items() if isinstance(value, dict) else ()
+    found = [key for key, one in items if isinstance(one, bool) and key in COMMON_FIELDS]
     if found:
         raise ValueError(f"{found[0]!r} is true or false and must be a number")
     return value

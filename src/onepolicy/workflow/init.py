@@ -20,8 +20,9 @@ from onepolicy.integrations import check_spec, open_engine, open_sampler, option
 from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.load import PRESETS, load_limits
 from onepolicy.records.files import disk_errors, write_text_atomically
-from onepolicy.records.protocol import SamplingProtocol
+from onepolicy.records.protocol import COMMON_FIELDS, SamplingProtocol
 from onepolicy.records.reading import EngineInfo
+from onepolicy.records.yaml_file import Dumper, in_one_line
 from onepolicy.suites import load_suite
 from onepolicy.visible import visible
 from onepolicy.workflow.config import Config, moved
@@ -198,9 +199,11 @@ _HEAD = (
 
 def _entry(name: str, value: Any) -> Iterator[str]:
     if isinstance(value, SamplingProtocol):
+        shown = {*COMMON_FIELDS, *value.changed}
         yield f"{name}:"
-        for key, one in value:
-            yield from _with_comment(f"  {_line(key, one)}", SamplingProtocol.model_fields[key].description)
+        for key, one in value.model_dump(mode="json").items():
+            line = f"{key}: {in_one_line(one)}" if key in shown else f"# {key}: {in_one_line(one)}"
+            yield from _with_comment(f"  {line}", SamplingProtocol.model_fields[key].description)
     elif isinstance(value, EngineSpec):
         yield from _comments([f"{value.engine} knows the options: {', '.join(options_of(value.engine).model_fields)}."])
         yield _line(name, str(value))
@@ -219,7 +222,9 @@ def _commented_limits(limits: Limits) -> Iterator[str]:
 
 
 def _line(name: str, value: object) -> str:
-    return str(yaml.safe_dump({name: value}, width=10**9, allow_unicode=True, default_flow_style=False)).rstrip("\n")
+    return str(
+        yaml.dump({name: value}, Dumper=Dumper, width=10**9, allow_unicode=True, default_flow_style=False)
+    ).rstrip("\n")
 
 
 def _with_comment(line: str, comment: str | None) -> Iterator[str]:

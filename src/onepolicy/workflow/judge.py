@@ -15,6 +15,7 @@ from onepolicy.judgement.looks import Look
 from onepolicy.judgement.waive import applied
 from onepolicy.numerics.checks import CHECKS as NUMERIC_CHECKS
 from onepolicy.numerics.checks.compared_rollouts import compared_rollouts
+from onepolicy.numerics.checks.kept_set import kept_set
 from onepolicy.numerics.checks.metric_limits import metric_limits
 from onepolicy.numerics.checks.one_weight_version import one_weight_version
 from onepolicy.numerics.checks.two_columns import two_columns
@@ -24,6 +25,8 @@ from onepolicy.records.run import Run
 from onepolicy.records.verdict import Judgement, Status, Verdict
 from onepolicy.report.html import html
 from onepolicy.report.junit import junit
+from onepolicy.sampling.checks.one_protocol import CHECK as ONE_PROTOCOL
+from onepolicy.sampling.checks.one_protocol import several_protocols
 from onepolicy.tokens.checks import CHECKS as TOKEN_CHECKS
 from onepolicy.tokens.checks.history import history
 from onepolicy.tokens.round_trip import TokenMeasurement
@@ -117,7 +120,8 @@ def _judged(run: Run, request: JudgeRequest, progress: Progress) -> tuple[Judgem
     whole += scoring_verdicts(run, request.rollout) + scoring_verdicts(run, request.trainer)
     look_at(run, measured, whole, rollout=request.rollout, trainer=run.reading_info(request.trainer))
     tokens = measure_tokens(run, run, request.trainer, rollouts=measured.rollouts)
-    verdicts = judged_in_order(tokens, measured, request.limits, stale=stale_verdicts(run))
+    several = several_protocols(run.spans(), of_run=run.manifest.protocol.hash)
+    verdicts = judged_in_order(tokens, measured, request.limits, stale=[*stale_verdicts(run), *several])
     if any(v.check == "mean_kl" and v.status is Status.FAIL for v in verdicts):
         verdicts = explained_by_precision(run, readings, measured, verdicts)
     judgement = conclude(
@@ -154,12 +158,18 @@ def numbers_of_one_policy(whose: list[Verdict], measured: Measurement, limits: L
     numeric = _numbers(measured, limits)
     if any(verdict.required and verdict.status is Status.UNKNOWN for verdict in whose):
         why = "the tokens are not all of one pair of weights; the report has the numbers of each version apart."
+        if any(verdict.check == ONE_PROTOCOL for verdict in whose):
+            why = "the tokens were not all sampled under one protocol."
         numeric = [_without_meaning(verdict, why) for verdict in numeric]
     return whose + numeric
 
 
 def _numbers(measured: Measurement, limits: Limits) -> list[Verdict]:
-    return [*(check(measured, limits) for check in NUMERIC_CHECKS), *metric_limits(measured, limits)]
+    return [
+        *(check(measured, limits) for check in NUMERIC_CHECKS),
+        *kept_set(measured, limits),
+        *metric_limits(measured, limits),
+    ]
 
 
 def _without_meaning(verdict: Verdict, message: str) -> Verdict:

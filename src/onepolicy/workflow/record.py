@@ -14,14 +14,15 @@ from onepolicy.errors import EngineError, RunError, UsageError
 from onepolicy.integrations import open_sampler
 from onepolicy.records.manifest import Manifest
 from onepolicy.records.protocol import SamplingProtocol
-from onepolicy.records.reading import ReadingInfo, ReadingRequest, ReadingRow, TopLists
-from onepolicy.records.rollout import Rollout, Span
+from onepolicy.records.reading import ReadingInfo, ReadingRequest
+from onepolicy.records.rollout import Rollout
 from onepolicy.records.run import Run
-from onepolicy.records.tokens import IntArray, TokenState
 from onepolicy.suites import FixedSequence, Suite, load_suite
 from onepolicy.version import VERSION
 from onepolicy.workflow.answers import sampled
+from onepolicy.workflow.completion_rows import check_answers, rollout_of, row_of, span_of
 from onepolicy.workflow.environment import engine_info, environment
+from onepolicy.workflow.obeyed import cut_prompt, refuse_unobeyed
 from onepolicy.workflow.plan import PlannedRollout, Shard, batches, plan_samples, within_budget
 from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.same_model import SameModel, canary_of
@@ -71,6 +72,7 @@ def record_with(
     """The same with a suite and a sampler that are at hand."""
     if suite.is_fixed:
         return _record_fixed(sampler, path, request, suite, resume=resume, progress=progress)
+    refuse_unobeyed(sampler, request.engine, request.protocol)
     run, plan = _opened(path, request, suite, resume=resume)
     with run.writing("rollouts", shard=str(request.shard)):
         run.start_reading(_rollout_reading(run, sampler, request, plan))
@@ -83,9 +85,9 @@ def record_with(
         info = run.reading_info(ROLLOUT)
         reading, same = info.request, SameModel(sampler, info.canary, of_versions=True)
         wanted = Wanted(meaning=reading.meaning, statistics=request.statistics, top=request.top)
-        inputs = (_input(sampler, planned, reading) for planned in left)
+        inputs = (_input(sampler, planned, reading, request.protocol) for planned in left)
         for asked, completions in sampled(sampler, inputs, request.protocol, wanted, same):
-            _check_answers(request.engine, asked, completions)
+            check_answers(request.engine, asked, completions)
             _write(run, [mine[item.rollout_id] for item in asked], asked, completions, request)
             progress.advance(len(asked))
     return _completed(run)
@@ -176,10 +178,13 @@ def _completed(run: Run) -> Run:
 # -- fresh rollouts ---------------------------------------------------------------------------------------------
 
 
-def _input(sampler: Sampler, planned: PlannedRollout, reading: ReadingRequest) -> SampleInput:
+def _input(
+    sampler: Sampler, planned: PlannedRollout, reading: ReadingRequest, protocol: SamplingProtocol
+) -> SampleInput:
+    whole = sampler.encode_chat(planned.messages)
     return SampleInput(
         rollout_id=planned.rollout_id,
-        prompt_ids=sampler.encode_chat(planned.messages),
+        prompt_ids=cut_prompt(whole, protocol, rollout_id=planned.rollout_id),
         seed=planned.seed,
         keep_top=reading.keeps_top(planned.prompt_id),
     )
@@ -193,82 +198,10 @@ def _write(
     request: RecordRequest,
 ) -> None:
     """The rollouts last: one that is there is whole."""
-    rollouts = [_rollout(*row, request=request) for row in zip(planned, asked, completions, strict=True)]
-    rows = [_row(*row) for row in zip(rollouts, asked, completions, strict=True)]
+    rollouts = [rollout_of(*row, keep_text=request.keep_text) for row in zip(planned, asked, completions, strict=True)]
+    rows = [row_of(*row) for row in zip(rollouts, asked, completions, strict=True)]
     run.write_reading(ROLLOUT, rows)
-    run.write_rollouts(rollouts, [_span(*row, request) for row in zip(asked, completions, strict=True)])
-
-
-def _check_answers(spec: EngineSpec, inputs: Sequence[SampleInput], completions: Sequence[Completion]) -> None:
-    asked, got = [i.rollout_id for i in inputs], [c.rollout_id for c in completions]
-    if asked != got:
-        raise EngineError(f"{spec}: was asked for the rollouts {asked} and answered {got}.")
-    empty = [c.rollout_id for c in completions if not len(c.token_ids)]
-    if empty:
-        raise EngineError(
-            f"{spec}: rollout {empty[0]} came back with no token at all; even an empty answer ends with the end token. "
-            "See whether the engine hides it."
-        )
-    for one in completions:
-        if not len(one.token_ids) == len(one.logprobs) == len(one.states):
-            raise EngineError(
-                f"{spec}: rollout {one.rollout_id} came back with {len(one.token_ids)} tokens, {len(one.logprobs)} "
-                f"logprobs and {len(one.states)} states. Each token has one of each; a NaN stands where there is none, "
-                "and the state says why."
-            )
-
-
-def _rollout(planned: PlannedRollout, asked: SampleInput, completion: Completion, *, request: RecordRequest) -> Rollout:
-    ids = np.concatenate([asked.prompt_ids, completion.token_ids]).astype(np.int32)
-    sampled = np.arange(len(ids)) >= len(asked.prompt_ids)
-    return Rollout(
-        rollout_id=planned.rollout_id,
-        prompt_id=planned.prompt_id,
-        trajectory_id=planned.rollout_id,
-        token_ids=ids,
-        sampled=sampled,
-        loss_mask=sampled,
-        text=completion.text if request.keep_text else None,
-        tags=dict(planned.tags),
-    )
-
-
-def _row(rollout: Rollout, asked: SampleInput, completion: Completion) -> ReadingRow:
-    prompt = len(asked.prompt_ids)
-    return ReadingRow(
-        rollout_id=rollout.rollout_id,
-        digest=rollout.digest,
-        logprobs=np.concatenate([np.full(prompt, np.nan, dtype=np.float32), completion.logprobs]),
-        states=np.concatenate([np.full(prompt, TokenState.MASKED, dtype=np.uint8), completion.states]),
-        top1=None if completion.top1 is None else _behind(prompt, completion.top1),
-        statistics={
-            name: np.concatenate([np.full(prompt, np.nan, dtype=np.float32), values])
-            for name, values in completion.statistics.items()
-        },
-        top=None if completion.top is None else _shifted(completion.top, by=prompt),
-    )
-
-
-def _behind(prompt: int, ids: IntArray) -> IntArray:
-    return np.concatenate([np.full(prompt, -1, dtype=np.int32), ids.astype(np.int32)])
-
-
-def _shifted(top: TopLists, *, by: int) -> TopLists:
-    return TopLists(positions=(top.positions + by).astype(np.int32), ids=top.ids, logprobs=top.logprobs)
-
-
-def _span(asked: SampleInput, completion: Completion, request: RecordRequest) -> Span:
-    start = len(asked.prompt_ids)
-    return Span(
-        rollout_id=asked.rollout_id,
-        start=start,
-        end=start + len(completion.token_ids),
-        weight_version=completion.weight_version,
-        finish_reason=completion.finish_reason,
-        stop_reason=completion.stop_reason,
-        cached_tokens=completion.cached_tokens,
-        protocol_hash=request.protocol.hash,
-    )
+    run.write_rollouts(rollouts, [span_of(*row, request.protocol) for row in zip(asked, completions, strict=True)])
 
 
 # -- fixed sequences --------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from onepolicy.workflow.plan import Shard
 from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.record import ROLLOUT
 from onepolicy.workflow.same_model import SameModel, canary_of
+from onepolicy.workflow.whole import is_snapshot, to_finish
 
 TRAINER = "trainer"
 """name of the trainer side's reading"""
@@ -36,6 +37,8 @@ class ScoreRequest:
     meaning: Meaning | None = None
     """None: what the rollout reading means, or raw if the run has none"""
     statistics: bool = False
+    top: int = 0
+    """most likely tokens to keep at each position, where no ids are to be reported; 0 is none"""
     report_ids_of: str | None = ROLLOUT
     """report the logprobs of the top tokens of this reading, where the run has them"""
     shuffle: int | None = None
@@ -82,8 +85,8 @@ def score_with(engine: Engine, run: Run, request: ScoreRequest, *, progress: Pro
         progress.start(f"scoring ({request.name})", run.manifest.planned_rollouts // request.shard.count)
         top = TopJoin(run, reading.report_ids_of) if reading.report_ids_of else None
         left = _left(_in_order(run, reading), engine.batch_size, request.shard, done, progress)
-        inputs = (_input(rollout, top) for rollout in left)
-        wanted = Wanted(meaning=reading.meaning, statistics=reading.statistics)
+        inputs = (_input(rollout, top, keeps_top=reading.top > 0) for rollout in left)
+        wanted = Wanted(meaning=reading.meaning, statistics=reading.statistics, top=reading.top)
         same = SameModel(engine, run.reading_info(request.name).canary, of_versions=False)
         for asked, rows in scored(engine, inputs, wanted, same):
             _check_answers(request.engine, asked, rows)
@@ -95,10 +98,8 @@ def check_recorded(run: Run) -> None:
     """Raise RunError if a rollout that was planned is not there."""
     have, planned = len(run.rollout_ids()), run.manifest.planned_rollouts
     if have != planned:
-        raise RunError(
-            f"{run.path}: {have} of {planned} rollouts are recorded. Finish with: onepolicy record ... --run "
-            f"{run.path} --resume (in every shard), then score."
-        )
+        then = "" if is_snapshot(run) else " (in every shard), then score"
+        raise RunError(f"{run.path}: {have} of {planned} rollouts are recorded. Finish with: {to_finish(run)}{then}.")
 
 
 def _reading_request(run: Run, request: ScoreRequest) -> ReadingRequest:
@@ -106,6 +107,11 @@ def _reading_request(run: Run, request: ScoreRequest) -> ReadingRequest:
     meaning = request.meaning
     if meaning is None:
         meaning = run.reading_info(ROLLOUT).meaning if has_rollout_reading else Meaning()
+    if meaning.beyond:
+        raise EngineError(
+            f"{run.path}: the rollout logprobs are {meaning}, and no engine here scores under {meaning.beyond[0]}. "
+            "Sample without it, or have the rollout side return raw logprobs."
+        )
     source = request.report_ids_of
     if source is not None and (source not in run.reading_names() or not run.top_parts(source)):
         source = None
@@ -114,6 +120,7 @@ def _reading_request(run: Run, request: ScoreRequest) -> ReadingRequest:
         path="prefill",
         meaning=meaning,
         statistics=request.statistics,
+        top=request.top,
         report_ids_of=source,
         shuffle=request.shuffle,
     )
@@ -156,13 +163,13 @@ def _left(
             yield rollout
 
 
-def _input(rollout: Rollout, top: TopJoin | None) -> ScoreInput:
+def _input(rollout: Rollout, top: TopJoin | None, *, keeps_top: bool) -> ScoreInput:
     return ScoreInput(
         rollout_id=rollout.rollout_id,
         token_ids=rollout.token_ids,
         wanted=rollout.compared,
         report=None if top is None else top.get(rollout.rollout_id),
-        keep_top=False,
+        keep_top=keeps_top,
     )
 
 

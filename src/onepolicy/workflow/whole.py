@@ -7,6 +7,19 @@ from onepolicy.numerics.measurement import Measurement
 from onepolicy.records.manifest import Imported
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Evidence, Status, Verdict
+from onepolicy.workflow.record import ROLLOUT
+
+
+def is_snapshot(run: Run) -> bool:
+    """Whether a run is what `onepolicy snapshot take` makes: fixed sequences with one reading, `rollout`."""
+    return run.manifest.kind == "fixed" and run.reading_names() == [ROLLOUT]
+
+
+def to_finish(run: Run) -> str:
+    """The command that records what a run lacks."""
+    if is_snapshot(run):
+        return f"onepolicy snapshot take ... --output {run.path} --resume"
+    return f"onepolicy record ... --run {run.path} --resume"
 
 
 def recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
@@ -16,7 +29,7 @@ def recording_verdicts(run: Run, measured: Measurement) -> list[Verdict]:
     if run.manifest.status == "complete" and measured.rollouts == planned:
         return refused
     again = f"onepolicy import FILES --run {run.path}"
-    again = f"onepolicy record ... --run {run.path} --resume" if imported is None else again
+    again = to_finish(run) if imported is None else again
     how = f"{'Go on' if imported is None else 'Read them again'} with: {again}"
     if run.manifest.suite == "monitor":
         how = "A monitor was killed while it kept them, or is at it; the next one on this folder drops the half."

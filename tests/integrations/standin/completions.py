@@ -45,6 +45,9 @@ class OpenAiShaped(Dialect):
             max_tokens=16 if body.get("max_tokens") is None else body["max_tokens"],
             seed=body.get("seed"),
             ignore_eos=body.get("ignore_eos", False),
+            min_tokens=body.get("min_tokens") or 0,
+            stop=tuple(body.get("stop") or ()),
+            stop_token_ids=tuple(body.get("stop_token_ids") or ()),
             **{**given, "top_k": max(int(given["top_k"]), 0)},
         )
 

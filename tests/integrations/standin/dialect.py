@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from onepolicy.integrations.fake import vocabulary
-from standin.model import END, TinyModel
+from standin.model import END, TinyModel, text_of, without
 
 Json = dict[str, Any]
 Reply = tuple[int, Any]
@@ -67,6 +67,9 @@ class Asked:
     min_p: float
     seed: int | None
     ignore_eos: bool = False
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     forced: list[int] | None = None
 
     @property
@@ -81,6 +84,8 @@ class Drawn:
     ids: list[int]
     reported: list[np.ndarray]
     finish_reason: str
+    stopped_by: int | str | None = None
+    """an id or a stop string; the end token counts as one"""
 
     @property
     def logprobs(self) -> list[float]:
@@ -133,6 +138,9 @@ class Dialect:
         context, ids, reported = list(asked.prompt), [], []
         for at in range(asked.max_tokens):
             lps = self.tiny.logprobs(context, **processing)
+            ends = [*([] if asked.ignore_eos else [END]), *asked.stop_token_ids]
+            if len(ids) < asked.min_tokens:
+                lps = without(lps, ends)
             if asked.forced is not None:
                 token = asked.forced[at]
             elif greedy:
@@ -142,9 +150,17 @@ class Dialect:
             ids.append(token)
             reported.append(self.tiny.logprobs(context, **reporting))
             context.append(token)
-            if token == END and not asked.ignore_eos and asked.forced is None:
-                return Drawn(ids=ids, reported=reported, finish_reason="stop")
+            stopped_by = self.stopped_by(ids, ends, asked)
+            if stopped_by is not None and asked.forced is None:
+                return Drawn(ids=ids, reported=reported, finish_reason="stop", stopped_by=stopped_by)
         return Drawn(ids=ids, reported=reported, finish_reason="length")
+
+    def stopped_by(self, ids: list[int], ends: list[int], asked: Asked) -> int | str | None:
+        """By an id, or by the text of all tokens together."""
+        if ids[-1] in ends:
+            return ids[-1]
+        text = text_of(ids) if asked.stop and len(ids) >= asked.min_tokens else ""
+        return next((stop for stop in asked.stop if stop in text), None)
 
     def prompt_rows(self, ids: Sequence[int]) -> list[np.ndarray | None]:
         """[T] raw logprobs of the whole vocabulary; None for the first position."""

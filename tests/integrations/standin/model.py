@@ -65,6 +65,13 @@ def truncated(lps: np.ndarray, *, top_p: float, top_k: int, min_p: float) -> np.
     return result
 
 
+def without(lps: np.ndarray, ids: Sequence[int]) -> np.ndarray:
+    """Logprobs renormalised over the other tokens."""
+    rest = lps.copy()
+    rest[list(ids)] = -np.inf
+    return log_softmax(rest)
+
+
 def top_of(lps: np.ndarray, size: int) -> list[int]:
     return np.argsort(-lps, kind="stable")[:size].tolist()
 

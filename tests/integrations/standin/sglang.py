@@ -11,7 +11,7 @@ import numpy as np
 
 from onepolicy.integrations.fake import vocabulary
 from standin.dialect import BITING, Asked, Dialect, Drawn, Json, Reply
-from standin.model import END, LOWEST, ids_of, rendered, text_of, top_of
+from standin.model import LOWEST, ids_of, rendered, text_of, top_of
 
 
 @dataclass(kw_only=True)
@@ -92,6 +92,9 @@ class Sglang(Dialect):
             max_tokens=params.get("max_new_tokens", 128),
             seed=params.get("sampling_seed") if self.deterministic else None,
             ignore_eos=params.get("ignore_eos", False),
+            min_tokens=params.get("min_new_tokens", 0),
+            stop=tuple(params.get("stop") or ()),
+            stop_token_ids=tuple(params.get("stop_token_ids") or ()),
             **{**given, "top_k": max(given["top_k"], 0)},
         )
         if max(asked.prompt, default=0) >= vocabulary.VOCAB_SIZE:
@@ -101,7 +104,7 @@ class Sglang(Dialect):
         drawn = self.draw(asked)
         shown = [t for t in drawn.ids if not params.get("skip_special_tokens", True) or t < 256]
         reason: Json = {"type": drawn.finish_reason}
-        reason |= {"matched": END} if drawn.finish_reason == "stop" else {"length": asked.max_tokens}
+        reason |= {"matched": drawn.stopped_by} if drawn.finish_reason == "stop" else {"length": asked.max_tokens}
         meta = {
             "id": "1",
             "finish_reason": reason,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from standin.completions import OpenAiShaped
 from standin.dialect import Asked, Drawn, Json, Reply
+from standin.model import END
 
 STRICT = frozenset(
     (
@@ -80,7 +81,11 @@ class Trtllm(OpenAiShaped):
     def complete(self, choice: Json, body: Json, asked: Asked, drawn: Drawn) -> None:
         detokenize = body.get("detokenize", True)
         choice |= {"token_ids": None if detokenize else self.shown_ids(drawn.ids), "context_logits": None}
-        choice |= {"text": choice["text"] if detokenize else "", "stop_reason": None, "disaggregated_params": None}
+        choice |= {
+            "text": choice["text"] if detokenize else "",
+            "stop_reason": None if drawn.stopped_by == END else drawn.stopped_by,
+            "disaggregated_params": None,
+        }
 
     def count(self, usage: Json) -> None:
         usage["prompt_tokens_details"] = {"cached_tokens": 0}

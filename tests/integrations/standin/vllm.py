@@ -9,7 +9,7 @@ import numpy as np
 
 from standin.completions import OpenAiShaped
 from standin.dialect import Asked, Drawn, Json, Reply
-from standin.model import floored, text_of, top_of
+from standin.model import END, floored, text_of, top_of
 
 
 @dataclass(kw_only=True)
@@ -48,15 +48,20 @@ class Vllm(OpenAiShaped):
     def refusal(self, body: Json) -> str:
         if (body.get("prompt_logprobs") or 0) > self.most_logprobs:
             return f"Requested prompt logprobs of {body['prompt_logprobs']}, which is greater than max allowed: 20"
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2.0 <= body.get(name, 0.0) <= 2.0:
+                return f"{name} must be in [-2, 2], got {body[name]}."
+        if (body.get("min_tokens") or 0) > body.get("max_tokens", 16):
+            return f"min_tokens must be less than or equal to max_tokens={body.get('max_tokens')}"
         return super().refusal(body)
 
     def complete(self, choice: Json, body: Json, asked: Asked, drawn: Drawn) -> None:
-        choice["stop_reason"] = None
+        choice["stop_reason"] = None if drawn.stopped_by == END else drawn.stopped_by
         if body.get("return_token_ids"):
             choice["prompt_token_ids"] = asked.prompt
             choice["token_ids"] = self.shown_ids(drawn.ids)
             if not body.get("skip_special_tokens", True):
-                choice["text"] = text_of(drawn.ids)
+                choice["text"] = shown_text(body, drawn)
         asks = body.get("prompt_logprobs") is not None and not self.faults.no_prompt_logprobs
         choice["prompt_logprobs"] = self.prompt_logprobs(asked.prompt, body["prompt_logprobs"]) if asks else None
 
@@ -106,3 +111,12 @@ class Vllm(OpenAiShaped):
         choice = {"index": 0, "finish_reason": drawn.finish_reason, "token_ids": drawn.ids}
         choices = [{**choice, "logprobs": {"content": content}, "weight_versions": None}]
         return 200, {"request_id": "1", "prompt_token_ids": asked.prompt, "prompt_logprobs": None, "choices": choices}
+
+
+def shown_text(body: Json, drawn: Drawn) -> str:
+    """Up to and with a stop string where the request wants it, else without."""
+    text = text_of(drawn.ids)
+    if not isinstance(drawn.stopped_by, str):
+        return text
+    at = text.index(drawn.stopped_by)
+    return text[: at + len(drawn.stopped_by)] if body.get("include_stop_str_in_output") else text[:at]

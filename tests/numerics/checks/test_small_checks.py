@@ -17,7 +17,7 @@ from onepolicy.records.protocol import Meaning
 from onepolicy.records.tokens import TokenState
 from onepolicy.records.verdict import Status
 
-V, MASKED, INVALID, ABSENT, TRUNCATED = TokenState
+V, MASKED, INVALID, ABSENT, TRUNCATED, EXCLUDED = TokenState
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
 DEFAULT = Limits()
 COLD = Meaning(temperature=0.7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +36,15 @@ class Distributions:
         total = np.exp(self.logprobs).cumsum(axis=1)
         share: Float64 = total / total[:, -1:]
         return share
+
+    def drawn(self, row: int, uniform: float, *, greedy: bool, barred: Sequence[int] = ()) -> int:
+        """The id that a uniform number in [0, 1) draws from a row; the most likely one if greedy; none of `barred`."""
+        if barred:
+            logprobs = self.logprobs[row].copy()
+            logprobs[list(barred)] = -np.inf
+            total = np.exp(logprobs).cumsum()
+            return int(logprobs.argmax() if greedy else (total / total[-1]).searchsorted(uniform, side="right"))
+        return int(self.top1[row] if greedy else self.cumulative[row].searchsorted(uniform, side="right"))
 
     @cached_property
     def entropy(self) -> Float64:

@@ -10,13 +10,14 @@ from dataclasses import replace
 import numpy as np
 
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
+from onepolicy.engines.obeyed import ALWAYS, for_request
 from onepolicy.engines.options import read_options
 from onepolicy.engines.spec import EngineSpec
-from onepolicy.errors import EngineError
+from onepolicy.errors import EngineError, UsageError
 from onepolicy.integrations.fake.distribution import Distributions
 from onepolicy.integrations.fake.options import FakeOptions
+from onepolicy.integrations.fake.stopping import end_ids, stopped_by
 from onepolicy.integrations.fake.vocabulary import (
-    END,
     VOCAB_SIZE,
     decode,
     encode,
@@ -46,6 +47,7 @@ class FakeEngine:
     """
 
     scores = True
+    obeys = ALWAYS | {"min_new_tokens", "stop", "stop_token_ids", "ignore_eos"}
 
     def __init__(self, options: FakeOptions | None = None, *, target: str = "tiny") -> None:
         self._options = options = options or FakeOptions()
@@ -86,7 +88,7 @@ class FakeEngine:
         """Exact logprobs: one row for each sequence, in order.
 
         The first token has no context: if it is wanted, it is ABSENT. A token outside the kept set of a
-        processed meaning is INVALID. If an input names ids to report, those come back as its top lists.
+        processed meaning is EXCLUDED. If an input names ids to report, those come back as its top lists.
         Raises: EngineError if an id is outside the vocabulary.
         """
         time.sleep(self._options.delay)
@@ -102,17 +104,27 @@ class FakeEngine:
         return encode(text, add_special_tokens=add_special_tokens)
 
     def sampled_meaning(self, protocol: SamplingProtocol) -> Meaning:
-        """Raw, or with `logprobs=processed` after the protocol's temperature and truncation."""
-        return Meaning() if self._options.logprobs == "raw" else Meaning.processed_by(protocol)
+        """Raw, or processed where the option `logprobs` or the protocol says so.
+
+        Raises: UsageError for processed logprobs of tokens before which no completion may end.
+        """
+        if self._options.logprobs == "raw" and protocol.logprobs == "raw":
+            return Meaning()
+        if protocol.min_new_tokens:
+            raise UsageError(
+                f"fake: sampling.min_new_tokens = {protocol.min_new_tokens}: its processed logprobs do not know of it. "
+                "Leave it out, or take raw ones."
+            )
+        return Meaning.processed_by(protocol)
 
     def sample(self, batch: Sequence[SampleInput], protocol: SamplingProtocol, wanted: Wanted) -> list[Completion]:
-        """One completion for each prompt, in order; it ends at <|im_end|> or at the longest length allowed.
+        """One completion for each prompt, in order; it ends at <|im_end|>, at a stop or at the longest length allowed.
 
         Raises: EngineError if an id is outside the vocabulary, or the prompt leaves no room for an answer.
         """
         time.sleep(self._options.delay)
         asked = Wanted(meaning=self.sampled_meaning(protocol), statistics=wanted.statistics, top=wanted.top)
-        return [self._sample_one(one, protocol, asked) for one in batch]
+        return [self._sample_one(one, for_request(one, protocol), asked) for one in batch]
 
     def tokenizer_file(self) -> bytes:
         """The content of a `tokenizer.json` that agrees with `encode` and `decode`."""
@@ -132,7 +144,7 @@ class FakeEngine:
         states = self._states_to_fill(one)
         asked = states == TokenState.VALUE
         logprobs = told.logprobs[rows, one.token_ids] + self._options.offset
-        states[asked] = states_of(logprobs[asked])
+        states[asked] = states_of(logprobs[asked], truncates=wanted.meaning.truncates)
         value = states == TokenState.VALUE
         return ReadingRow(
             rollout_id=one.rollout_id,
@@ -185,7 +197,7 @@ class FakeEngine:
             return None
         logprobs = told.logprobs[rows[positions][:, None], ids] + self._options.offset
         logprobs[positions == 0] = np.nan
-        return TopLists(positions=positions, ids=ids, logprobs=_where(np.isfinite(logprobs), logprobs))
+        return TopLists(positions=positions, ids=ids, logprobs=logprobs.astype(np.float32))
 
     def _told(self, meaning: Meaning) -> Distributions:
         """What the engine claims, the planted temperature included."""
@@ -202,7 +214,7 @@ class FakeEngine:
 
     def _sample_one(self, one: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
         _refuse_unknown_ids(one.rollout_id, one.prompt_ids)
-        completion = self._draw(one, protocol)
+        completion, ended_by = self._draw(one, protocol)
         start = len(one.prompt_ids)
         token_ids = np.concatenate([one.prompt_ids, completion])
         given = ScoreInput(
@@ -211,25 +223,25 @@ class FakeEngine:
             wanted=np.arange(len(token_ids)) >= start,
             keep_top=one.keep_top,
         )
-        ended = bool(completion[-1] == END)
-        return _completion_of(self._score_one(given, wanted), completion, start=start, ended=ended)
+        return _completion_of(self._score_one(given, wanted), completion, start=start, ended_by=ended_by)
 
-    def _draw(self, one: SampleInput, protocol: SamplingProtocol) -> IntArray:
+    def _draw(self, one: SampleInput, protocol: SamplingProtocol) -> tuple[IntArray, str]:
+        """The completion, and what ended it; empty for the longest length."""
         distributions = self._drawn_from(protocol)
         generator = np.random.Generator(np.random.PCG64(one.seed))
         first, second, third = [NOTHING, NOTHING, NOTHING, *one.prompt_ids[-3:].tolist()][-3:]
         drawn: list[int] = []
+        ended_by = ""
         for uniform in generator.random(self._room_for(one, protocol)).tolist():
             row = self._weights.row_after(first, second, third)
-            if protocol.is_greedy:
-                token = int(distributions.top1[row])
-            else:
-                token = int(distributions.cumulative[row].searchsorted(uniform, side="right"))
+            barred = end_ids(protocol) if len(drawn) < protocol.min_new_tokens else ()
+            token = distributions.drawn(row, uniform, greedy=protocol.is_greedy, barred=barred)
             drawn.append(token)
             first, second, third = second, third, token
-            if token == END:
+            ended_by = stopped_by(drawn, protocol)
+            if ended_by:
                 break
-        return np.array(drawn, dtype=np.int32)
+        return np.array(drawn, dtype=np.int32), ended_by
 
     def _room_for(self, one: SampleInput, protocol: SamplingProtocol) -> int:
         """How many tokens the completion may have."""
@@ -244,7 +256,7 @@ class FakeEngine:
         return min(room, protocol.max_new_tokens)
 
 
-def _completion_of(row: ReadingRow, completion: IntArray, *, start: int, ended: bool) -> Completion:
+def _completion_of(row: ReadingRow, completion: IntArray, *, start: int, ended_by: str) -> Completion:
     """The entries of a row from `start` on, as what was sampled."""
     top = row.top
     if top is not None:
@@ -255,8 +267,8 @@ def _completion_of(row: ReadingRow, completion: IntArray, *, start: int, ended: 
         logprobs=row.logprobs[start:],
         states=row.states[start:],
         text=decode(completion),
-        finish_reason="stop" if ended else "length",
-        stop_reason="<|im_end|>" if ended else "",
+        finish_reason="stop" if ended_by else "length",
+        stop_reason=ended_by,
         cached_tokens=0,
         top1=None if row.top1 is None else row.top1[start:],
         statistics={name: values[start:] for name, values in row.statistics.items()},

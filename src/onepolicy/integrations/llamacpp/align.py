@@ -15,7 +15,11 @@ LONGEST_CHARACTER = 4
 
 
 def paired_positions(
-    token_ids: Sequence[int], entry_ids: Sequence[int], *, bytes_of: Callable[[int], bytes | None]
+    token_ids: Sequence[int],
+    entry_ids: Sequence[int],
+    *,
+    bytes_of: Callable[[int], bytes | None],
+    cut: bool = False,
 ) -> list[int] | None:
     """For each entry the position of its token, or None if that cannot be known.
 
@@ -23,11 +27,14 @@ def paired_positions(
     they are not (a vocabulary item whose bytes are unknown, another version's rule), by the one way to find the
     entries among the tokens in order, if there is exactly one. Never a guess.
 
-    bytes_of: the bytes a token adds to the text; None where that is not known.
+    bytes_of: the bytes a token adds to the text; None where that is not known. cut: whether the server left the last
+    entries out, as it does with those of a stop string.
     """
     if len(entry_ids) == len(token_ids):
         return list(range(len(token_ids))) if list(entry_ids) == list(token_ids) else None
     complete = complete_positions(token_ids, bytes_of=bytes_of)
+    if complete is not None and cut:
+        complete = complete[: len(entry_ids)]
     if complete is not None and [token_ids[at] for at in complete] == list(entry_ids):
         return complete
     return only_embedding(token_ids, entry_ids)

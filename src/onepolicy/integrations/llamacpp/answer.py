@@ -68,11 +68,22 @@ def completion_of(
         states=_states(entries, ids, states_of(given)),
         text=field(answer, "content"),
         finish_reason=finish,
-        stop_reason=str(ids[-1]) if stop_type == "eos" and ids else "",
+        stop_reason=_stop_reason(answer, stop_type, ids),
         cached_tokens=answer.get("timings", {}).get("cache_n"),
         top1=_top1(entries, length=len(ids)),
         top=_top(item.rollout_id, entries, wanted.top) if wanted.top and item.keep_top else None,
     )
+
+
+def ended_by_text(answer: Mapping[str, Any]) -> bool:
+    """Whether a stop string ended the completion; the server leaves it out of the text and not out of the tokens."""
+    return answer.get("stop_type") == "word"
+
+
+def _stop_reason(answer: Mapping[str, Any], stop_type: str, ids: Sequence[int]) -> str:
+    if stop_type == "word":
+        return str(answer.get("stopping_word") or "")
+    return str(ids[-1]) if stop_type == "eos" and ids else ""
 
 
 def _states(entries: Mapping[int, Entry], ids: Sequence[int], states: StateArray) -> StateArray:

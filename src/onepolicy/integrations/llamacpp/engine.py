@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any, Literal, Self
@@ -16,6 +17,7 @@ from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreIn
 from onepolicy.engines.http import HttpClient, UnreachableError, is_url
 from onepolicy.engines.measured import DRAWS, TopList
 from onepolicy.engines.models import digest_of_file
+from onepolicy.engines.obeyed import ALWAYS, as_request, room_for
 from onepolicy.engines.options import read_options
 from onepolicy.engines.readable import readable
 from onepolicy.engines.server import ServerEngine, closed_if_unusable
@@ -23,9 +25,18 @@ from onepolicy.engines.spec import EngineSpec
 from onepolicy.engines.stepping import stepped
 from onepolicy.errors import EngineError
 from onepolicy.integrations.llamacpp.align import paired_positions
-from onepolicy.integrations.llamacpp.answer import Entry, bytes_of, completion_of, entries_of, field, top_list
+from onepolicy.integrations.llamacpp.answer import (
+    Entry,
+    bytes_of,
+    completion_of,
+    ended_by_text,
+    entries_of,
+    field,
+    top_list,
+)
 from onepolicy.integrations.llamacpp.options import LlamaCppOptions
-from onepolicy.integrations.llamacpp.request import one_token, refuse_other_settings, request_of, settings_of
+from onepolicy.integrations.llamacpp.protocol import write_protocol
+from onepolicy.integrations.llamacpp.request import DELIVERY, one_token, refuse_other_settings, request_of, settings_of
 from onepolicy.integrations.llamacpp.server import ServedFile, serve
 from onepolicy.integrations.llamacpp.stepping import LENGTHS, Slot
 from onepolicy.records.protocol import SamplingProtocol
@@ -42,6 +53,8 @@ class LlamaCppEngine(ServerEngine[LlamaCppOptions]):
     """A model behind llama.cpp's HTTP server, as rollout side or as trainer side. Both of its readings are decode."""
 
     options_model = LlamaCppOptions
+    obeys = ALWAYS | {"repetition_penalty", "penalty_window", "processors", "stop", "ignore_eos", "constraint"}
+    """not the presence and frequency penalties, which look at the prompt too; it has no least length and no stop ids"""
 
     def __init__(self, client: HttpClient, options: LlamaCppOptions, *, here: ServedFile | None = None) -> None:
         """`here`: the server, if it is in this process."""
@@ -109,6 +122,10 @@ class LlamaCppEngine(ServerEngine[LlamaCppOptions]):
         del path
         return Condition(path="decode", batch_size=self.concurrency)
 
+    def refuse_unsayable(self, protocol: SamplingProtocol) -> None:
+        """Raise UsageError for penalties with another scope than the protocol's, and for a regex."""
+        write_protocol(as_request(protocol))
+
     async def sample_one(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
         """One completion by the ids of its prompt.
 
@@ -117,10 +134,11 @@ class LlamaCppEngine(ServerEngine[LlamaCppOptions]):
         """
         settings = settings_of(item, protocol, wanted)
         async with self._slot(item.rollout_id, cached=True) as slot:
-            self._refuse_too_long(len(item.prompt_ids), protocol.max_new_tokens)
+            self._refuse_too_long(len(item.prompt_ids), room_for(item, protocol))
             answer = await self._asked(request_of(item.prompt_ids.tolist(), settings, slot=slot.number))
             entries = await self._entries(slot, item, answer, top=settings["n_probs"])
-            return completion_of(item, answer, wanted, entries=entries)
+            one = completion_of(item, answer, wanted, entries=entries)
+            return replace(one, text=await self._spelled(one.token_ids)) if ended_by_text(answer) else one
 
     async def score_one(self, item: ScoreInput, wanted: Wanted) -> ReadingRow:
         """The logprob of each wanted token, forced one after the other."""
@@ -195,7 +213,8 @@ class LlamaCppEngine(ServerEngine[LlamaCppOptions]):
         ids: list[int] = field(answer, "tokens")
         given = entries_of(answer)
         spelled = await self._bytes() if len(given) != len(ids) else {}
-        positions = paired_positions(ids, [entry["id"] for entry in given], bytes_of=spelled.get)
+        cut = ended_by_text(answer)
+        positions = paired_positions(ids, [entry["id"] for entry in given], bytes_of=spelled.get, cut=cut)
         if positions is None:
             return {}
         entries = dict(zip(positions, given, strict=True))
@@ -203,6 +222,11 @@ class LlamaCppEngine(ServerEngine[LlamaCppOptions]):
         for at in sorted(set(range(len(ids))) - set(positions), reverse=True):
             entries[at] = await slot.entry(full[: len(item.prompt_ids) + at], ids[at], top=top)
         return entries
+
+    async def _spelled(self, token_ids: IntArray) -> str:
+        """The text of a completion whose stop string the server has cut off, with what came with it in its token."""
+        answer = await self.client.request("POST", "/detokenize", {"tokens": token_ids.tolist()})
+        return str(field(answer, "content"))
 
     async def _bytes(self) -> dict[int, bytes]:
         """What each token of the vocabulary adds to the server's text, from one list of all of them."""
@@ -216,7 +240,7 @@ class LlamaCppEngine(ServerEngine[LlamaCppOptions]):
         """The answer to a completion request. Raises: EngineError unless it is one of that very request."""
         answer: dict[str, Any] = await self.client.request("POST", COMPLETION, body)
         used = field(answer, "generation_settings")
-        refuse_other_settings(sent={name: body[name] for name in one_token()}, used=used)
+        refuse_other_settings(sent={name: value for name, value in body.items() if name not in DELIVERY}, used=used)
         count = len(body["prompt"])
         if field(answer, "tokens_evaluated") != count or answer.get("truncated"):
             raise EngineError(

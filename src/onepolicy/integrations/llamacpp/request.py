@@ -8,67 +8,42 @@ from typing import Any
 import numpy as np
 
 from onepolicy.engines.contract import SampleInput, Wanted
+from onepolicy.engines.obeyed import for_request
+from onepolicy.engines.obeyed import one_token as asking_one
 from onepolicy.errors import EngineError
+from onepolicy.integrations.llamacpp.protocol import write_protocol
 from onepolicy.records.protocol import SamplingProtocol
 
-NEUTRAL = {
-    "dynatemp_range": 0.0,
-    "top_n_sigma": -1.0,
-    "xtc_probability": 0.0,
-    "typical_p": 1.0,
-    "repeat_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "dry_multiplier": 0.0,
-    "mirostat": 0,
-    "adaptive_target": -1.0,
-    "min_keep": 0,
-    "n_keep": 0,
-    "ignore_eos": False,
-    "logit_bias": [],
-    "grammar": "",
-    "stop": [],
-    "post_sampling_probs": False,
-}
-"""fields of the server that a protocol does not have, at the value that changes nothing"""
-
-SAMPLERS = ["temperature", "top_k", "top_p", "min_p"]
-"""in the order in which Transformers applies them"""
+NOT_REPORTED = frozenset(("n_cmpl", "json_schema"))
+"""sent, and not in `generation_settings`: a schema is there as the grammar that the server makes of it"""
 FORCED = 1e4
 """added to a token's logit so that it is drawn; reported logprobs are of the logits before it"""
 
 
 def settings_of(item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> dict[str, Any]:
-    """Every sampling field of the server, as it will report it back in `generation_settings`."""
-    return NEUTRAL | {
-        "samplers": SAMPLERS,
-        "temperature": protocol.temperature,
-        "top_k": protocol.top_k,
-        "top_p": protocol.top_p,
-        "min_p": protocol.min_p,
-        "seed": item.seed,
-        "n_predict": protocol.max_new_tokens,
-        "n_probs": max(wanted.top, 1),
-    }
+    """Every sampling field of the server, as it will report it back in `generation_settings`.
+
+    Raises: UsageError if llama.cpp cannot say something that changes what is drawn; EngineError without room.
+    """
+    written = write_protocol(for_request(item, protocol)).content
+    assert isinstance(written, dict)
+    unconstrained = {} if "json_schema" in written["request"] else {"grammar": ""}
+    return {**unconstrained, **written["request"], "n_keep": 0, "n_probs": max(wanted.top, 1)}
 
 
 def one_token(*, temperature: float = 0.0, top_k: int = 0, top: int = 1, seed: int = 0) -> dict[str, Any]:
     """The settings that ask for the most likely tokens of one position."""
-    return NEUTRAL | {
-        "samplers": SAMPLERS,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "seed": seed,
-        "n_predict": 1,
-        "n_probs": top,
-    }
+    item, protocol = asking_one(np.empty(0, dtype=np.int32), temperature=temperature, top_k=top_k, seed=seed)
+    return settings_of(item, protocol, Wanted(top=top))
 
 
 def forcing(token: int) -> dict[str, Any]:
     """The setting under which this token is drawn."""
     return {"logit_bias": [[token, FORCED]]}
+
+
+DELIVERY = frozenset(("prompt", "cache_prompt", "id_slot", "return_tokens", "stream"))
+"""fields of a body that are no settings"""
 
 
 def request_of(
@@ -84,7 +59,14 @@ def request_of(
 
 def refuse_other_settings(*, sent: Mapping[str, Any], used: Mapping[str, Any]) -> None:
     """Raise EngineError unless the server used what was sent."""
+    if "json_schema" in sent and not used.get("grammar"):
+        raise EngineError(
+            "the llama.cpp server was sent a json_schema and says that it used no grammar, so it sampled anything. "
+            "Give the constraint as a grammar."
+        )
     for name, value in sent.items():
+        if name in NOT_REPORTED or (name == "logit_bias" and sent.get("ignore_eos")):
+            continue  # ignoring the end tokens is a bias of the server's own
         if name not in used:
             raise EngineError(
                 f"the llama.cpp server does not say which {name} it used. Use a version of 2026 or later "

@@ -14,13 +14,14 @@ from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreIn
 from onepolicy.engines.http import HttpClient, StatusError
 from onepolicy.engines.measured import DRAWS, NEARLY_GREEDY
 from onepolicy.engines.measured import TopList as MeasuredList
+from onepolicy.engines.obeyed import ALWAYS, as_request
 from onepolicy.engines.server import ServerEngine
 from onepolicy.engines.stepping import stepped
 from onepolicy.errors import EngineError
 from onepolicy.integrations.openai.abilities import abilities_of
 from onepolicy.integrations.openai.answer import NO_IDS, completion_of, echoed_row, next_list
 from onepolicy.integrations.openai.options import OpenAiOptions
-from onepolicy.integrations.openai.request import Requests
+from onepolicy.integrations.openai.request import Requests, openai_fields
 from onepolicy.records.protocol import Meaning, SamplingProtocol
 from onepolicy.records.reading import EngineInfo, ReadingRow
 from onepolicy.records.tokens import IntArray
@@ -35,6 +36,8 @@ class OpenAiEngine(ServerEngine[OpenAiOptions]):
     """
 
     options_model = OpenAiOptions
+    obeys = ALWAYS | {"presence_penalty", "frequency_penalty", "stop"}
+    """OpenAI's own fields, which all such servers have; another one may be dropped without a word"""
 
     def __init__(self, client: HttpClient, options: OpenAiOptions) -> None:
         super().__init__(client, options)
@@ -64,6 +67,10 @@ class OpenAiEngine(ServerEngine[OpenAiOptions]):
                 "them out of the protocol."
             )
         return super().sampled_meaning(protocol)
+
+    def refuse_unsayable(self, protocol: SamplingProtocol) -> None:
+        """Raise UsageError for what OpenAI's own fields, top_k and min_p cannot say."""
+        openai_fields(as_request(protocol))
 
     async def sample_one(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
         """One completion by the ids of its prompt."""

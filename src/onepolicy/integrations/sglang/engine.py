@@ -11,11 +11,13 @@ import numpy as np
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
 from onepolicy.engines.http import HttpClient, StatusError
 from onepolicy.engines.measured import TopList
+from onepolicy.engines.obeyed import ALWAYS, as_request
 from onepolicy.engines.readable import readable
 from onepolicy.engines.server import ServerEngine
 from onepolicy.errors import EngineError
 from onepolicy.integrations.sglang.answer import completion_of, first_list, row_of
 from onepolicy.integrations.sglang.options import SglangOptions
+from onepolicy.integrations.sglang.protocol import write_protocol
 from onepolicy.integrations.sglang.request import completion, first_token, rendering, scoring
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.reading import EngineInfo, ReadingRow
@@ -34,6 +36,17 @@ class SglangEngine(ServerEngine[SglangOptions]):
     """
 
     options_model = SglangOptions
+    obeys = ALWAYS | {
+        "presence_penalty",
+        "frequency_penalty",
+        "processors",
+        "min_new_tokens",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "constraint",
+    }
+    """not the repetition penalty, which looks at the completion alone"""
 
     def __init__(self, client: HttpClient, options: SglangOptions) -> None:
         super().__init__(client, options)
@@ -58,6 +71,10 @@ class SglangEngine(ServerEngine[SglangOptions]):
     async def weight_version(self) -> str:
         """How the server names the weights that it has now."""
         return str((await self.client.request("GET", self._about_path)).get("weight_version") or "")
+
+    def refuse_unsayable(self, protocol: SamplingProtocol) -> None:
+        """Raise UsageError for another order of processors than SGLang's, and for values that it does not take."""
+        write_protocol(as_request(protocol))
 
     async def sample_one(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
         """One completion by the ids of its prompt."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Literal, Self
 
 import numpy as np
 
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
+from onepolicy.engines.obeyed import ALWAYS, as_request, for_request, room_for
 from onepolicy.engines.options import read_options
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.engines.threads import sleeping_threads
-from onepolicy.errors import EngineError, MissingExtraError
+from onepolicy.errors import EngineError, MissingExtraError, UsageError
 from onepolicy.integrations.transformers.options import TransformersOptions
+from onepolicy.integrations.transformers.protocol import write_protocol
 from onepolicy.records.protocol import Meaning, SamplingProtocol
 from onepolicy.records.reading import Condition, EngineInfo, ReadingRow
 from onepolicy.records.tokens import IntArray
@@ -39,6 +42,17 @@ class TransformersEngine:
     """A causal language model in this process, in eval mode."""
 
     scores = True
+    obeys = ALWAYS | {
+        "repetition_penalty",
+        "processors",
+        "min_new_tokens",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "use_cache",
+        "padding_side",
+    }
+    """not the presence and frequency penalties, nor a window of penalties, which Transformers does not have"""
 
     def __init__(self, loaded: Loaded, *, target: str, options: TransformersOptions) -> None:
         self.batch_size = options.batch_size
@@ -100,14 +114,27 @@ class TransformersEngine:
         ]
 
     def sampled_meaning(self, protocol: SamplingProtocol) -> Meaning:
-        """Raw, or with `logprobs=processed` after the protocol's temperature and truncation."""
-        return Meaning() if self._options.logprobs == "raw" else Meaning.processed_by(protocol)
+        """Raw, or processed where the option `logprobs` or the protocol says so.
+
+        Raises: UsageError for another order of processors than Transformers', for penalties that it does not have, and
+        for padding on the right.
+        """
+        if protocol.padding_side == "right":
+            raise UsageError(
+                "transformers: sampling.padding_side = right: decoding would go on after the padding. Prompts are "
+                "padded on the left here; write that."
+            )
+        # an empty list of end tokens is not filled here: the model's own config was taken away
+        write_protocol(as_request(protocol).model_copy(update={"ignore_eos": False}))
+        raw = self._options.logprobs == "raw" and protocol.logprobs == "raw"
+        return Meaning() if raw else Meaning.processed_by(protocol)
 
     def sample(self, batch: Sequence[SampleInput], protocol: SamplingProtocol, wanted: Wanted) -> list[Completion]:
         """One completion for each prompt, at most `batch_size` together, through `generate`.
 
         Torch draws for a whole batch from one seed, that of the batch's first prompt: a completion repeats exactly
         when its batch does, so callers keep batches stable. The caller's random state is left as it was.
+        Prompts that leave unlike room in `max_total_tokens` are sampled apart.
         Raises: EngineError if an id is outside the vocabulary, or prompt and completion exceed the model's length.
         """
         loaded = self._loaded
@@ -121,11 +148,16 @@ class TransformersEngine:
             self._refuse_prompt(item, protocol)
         return [
             completion
-            for start in range(0, len(batch), self.batch_size)
+            for together in self._batches(batch, protocol)
             for completion in sample_batch(
-                loaded.model, batch[start : start + self.batch_size], protocol, wanted, settings=settings
+                loaded.model, together, for_request(together[0], protocol), wanted, settings=settings
             )
         ]
+
+    def _batches(self, batch: Sequence[SampleInput], protocol: SamplingProtocol) -> Iterator[list[SampleInput]]:
+        for start in range(0, len(batch), self.batch_size):
+            part = batch[start : start + self.batch_size]
+            yield from (list(alike) for _, alike in groupby(part, key=lambda item: room_for(item, protocol)))
 
     def encode_chat(self, messages: Sequence[Message]) -> IntArray:
         """Ids of a conversation in the model's template, ready for the answer.
@@ -175,8 +207,9 @@ class TransformersEngine:
         length, limit = len(item.prompt_ids), self._loaded.max_length
         if length == 0:
             raise EngineError(f"rollout {item.rollout_id}: its prompt has no tokens, so there is nothing to continue.")
-        if limit is not None and length + protocol.max_new_tokens > limit:
+        new = room_for(item, protocol)
+        if limit is not None and length + new > limit:
             raise EngineError(
-                f"rollout {item.rollout_id}: {length} prompt tokens and max_new_tokens={protocol.max_new_tokens} "
+                f"rollout {item.rollout_id}: {length} prompt tokens and max_new_tokens={new} "
                 f"exceed the {limit} positions of {self._target}. Lower max_new_tokens or shorten the prompt."
             )

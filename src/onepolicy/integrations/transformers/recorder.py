@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepolicy.integrations.transformers.processing import Processing
 from onepolicy.logprobs.report import ReportRequest, TokenReport, report_from_logits
 
 
@@ -20,8 +21,10 @@ class StepRecorder:
     from being called as a stopping criterion, which `generate` does right after selection. It never stops anything.
     """
 
-    def __init__(self, request: ReportRequest, *, attention_mask: Tensor) -> None:
+    def __init__(self, request: ReportRequest, *, attention_mask: Tensor, processing: Processing | None = None) -> None:
+        """`processing`: what logprobs, top lists and moments are after, beside the request's meaning."""
         self._request = request
+        self._processing = processing
         self._prompt_mask = attention_mask.bool()
         self._logits: Tensor | None = None
         self._steps: list[TokenReport] = []
@@ -45,9 +48,22 @@ class StepRecorder:
         request = self._request
         if request.statistics:
             request = replace(request, seen_ids=self._contexts(input_ids[:, :-1]))
-        self._steps.append(report_from_logits(self._logits, input_ids[:, -1], request))
+        report = report_from_logits(self._logits, input_ids[:, -1], request)
+        if self._processing is not None:
+            report = self._processed(
+                report, self._processing(input_ids[:, :-1], self._logits.float()), input_ids[:, -1]
+            )
+        self._steps.append(report)
         self._logits = None
         return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+
+    def _processed(self, raw: TokenReport, logits: Tensor, token_ids: Tensor) -> TokenReport:
+        """The same of processed logits, but for the statistics that are always of the raw ones."""
+        top = self._request.top
+        request = ReportRequest(meaning=self._request.meaning, top=max(top, 1))  # a list brings the moments with it
+        report = report_from_logits(logits, token_ids, request)
+        report = replace(report, statistics=raw.statistics | report.statistics)
+        return report if top else replace(report, top_ids=None, top_logprobs=None)
 
     def _contexts(self, before: Tensor) -> list[Tensor]:
         """B tensors: what came before the selected token in each row, without padding."""

@@ -12,9 +12,12 @@ import torch
 from transformers import GenerationConfig
 
 from onepolicy.engines.contract import Completion, SampleInput, Wanted
+from onepolicy.errors import EngineError
 from onepolicy.integrations.transformers.padding import padded
+from onepolicy.integrations.transformers.processing import Processing
 from onepolicy.integrations.transformers.quiet import quiet_transformers
 from onepolicy.integrations.transformers.recorder import StepRecorder
+from onepolicy.integrations.transformers.stopping import StopTexts
 from onepolicy.integrations.transformers.tokenizer import TextTokenizer
 from onepolicy.logprobs.report import ReportRequest, TokenReport
 from onepolicy.records.protocol import Meaning, SamplingProtocol
@@ -28,15 +31,21 @@ class SampleSettings:
 
     tokenizer: TextTokenizer | None
     stop_ids: tuple[int, ...]
+    """the model's own end tokens"""
     pad_id: int
     meaning: Meaning
+
+    def end_ids(self, protocol: SamplingProtocol) -> tuple[int, ...]:
+        """Every token that ends a completion."""
+        return () if protocol.ignore_eos else tuple(dict.fromkeys((*self.stop_ids, *protocol.stop_token_ids)))
 
 
 def neutral_config(protocol: SamplingProtocol, *, stop_ids: tuple[int, ...], pad_id: int) -> GenerationConfig:
     """A generation config that does what the protocol says and nothing else.
 
     What is left out of a config that is given to `generate` is filled from the model's own and from Transformers'
-    defaults (top_k = 50), so everything that could change the distribution is written out.
+    defaults (top_k = 50), so everything that could change the distribution is written out. A repetition penalty and a
+    least length are `Processing`'s, stop strings `StopTexts`'s.
     """
     return GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=not protocol.is_greedy,
@@ -51,7 +60,7 @@ def neutral_config(protocol: SamplingProtocol, *, stop_ids: tuple[int, ...], pad
         max_new_tokens=protocol.max_new_tokens,
         num_beams=1,
         num_return_sequences=1,
-        use_cache=True,
+        use_cache=protocol.use_cache,
         eos_token_id=list(stop_ids) or None,
         pad_token_id=pad_id,
     )
@@ -60,22 +69,44 @@ def neutral_config(protocol: SamplingProtocol, *, stop_ids: tuple[int, ...], pad
 def sample_batch(
     model: Any, batch: Sequence[SampleInput], protocol: SamplingProtocol, wanted: Wanted, *, settings: SampleSettings
 ) -> list[Completion]:
-    """One completion for each prompt, sampled together."""
+    """One completion for each prompt, sampled together. Raises: EngineError for stop strings without a tokenizer."""
+    ends = settings.end_ids(protocol)
     prompts = padded([item.prompt_ids for item in batch], side="left", pad_id=settings.pad_id, device=model.device)
+    processing = Processing(protocol, end_ids=ends, attention_mask=prompts.attention_mask)
+    stops = _stop_texts(protocol, settings, prompt_length=prompts.input_ids.shape[1])
     recorder = StepRecorder(
-        ReportRequest(meaning=settings.meaning, statistics=wanted.statistics, top=wanted.top),
+        ReportRequest(
+            meaning=settings.meaning.model_copy(update={"beyond": ()}), statistics=wanted.statistics, top=wanted.top
+        ),
         attention_mask=prompts.attention_mask,
+        processing=processing if processing.acts and settings.meaning.beyond else None,
     )
     with quiet_transformers(), recorder.watching(model), _seeded(batch[0].seed, model.device):
         sequences = model.generate(
             input_ids=prompts.input_ids,
             attention_mask=prompts.attention_mask,
-            generation_config=neutral_config(protocol, stop_ids=settings.stop_ids, pad_id=settings.pad_id),
-            stopping_criteria=[recorder],
+            generation_config=neutral_config(protocol, stop_ids=ends, pad_id=settings.pad_id),
+            logits_processor=[processing] if processing.acts else [],
+            stopping_criteria=[recorder, *([stops] if protocol.stop else [])],
         )
     new = sequences[:, prompts.input_ids.shape[1] :].cpu().numpy().astype(np.int32)
     report = recorder.report()
-    return [_completion(item, new[row], _row_of(report, row), settings) for row, item in enumerate(batch)]
+    ended = [_ended(new[row], ends, stops.ended.get(row)) for row in range(len(batch))]
+    return [_completion(item, ended[row], _row_of(report, row), settings) for row, item in enumerate(batch)]
+
+
+def _stop_texts(protocol: SamplingProtocol, settings: SampleSettings, *, prompt_length: int) -> StopTexts:
+    tokenizer = settings.tokenizer
+    if protocol.stop and tokenizer is None:
+        raise EngineError(
+            f"stop = {list(protocol.stop)}: the model has no tokenizer, so no text is seen in its completions. Save "
+            "the model's tokenizer in its folder, or give stop_token_ids."
+        )
+
+    def decode(ids: list[int]) -> str:
+        return "" if tokenizer is None else tokenizer.decode(np.asarray(ids, dtype=np.int32))
+
+    return StopTexts(protocol.stop, decode, prompt_length=prompt_length, least=protocol.min_new_tokens)
 
 
 @contextmanager
@@ -86,9 +117,18 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _completion(item: SampleInput, new: IntArray, report: TokenReport, settings: SampleSettings) -> Completion:
-    """The completion in `new` [S], which may go on with padding, and its report [S]."""
-    ids, stopped_by = _until_stop(new, settings.stop_ids)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Ended:
+    """A completion up to its end."""
+
+    ids: IntArray
+    stopped_by: str | None
+    """an id or a stop string; None for the longest length"""
+
+
+def _completion(item: SampleInput, ended: _Ended, report: TokenReport, settings: SampleSettings) -> Completion:
+    """A completion and its report, which may go on with padding."""
+    ids, stopped_by = ended.ids, ended.stopped_by
     length = len(ids)
     logprobs = report.logprobs[:length].numpy()
     states = states_of(logprobs)
@@ -99,17 +139,20 @@ def _completion(item: SampleInput, new: IntArray, report: TokenReport, settings:
         states=states,
         text=settings.tokenizer.decode(ids) if settings.tokenizer else "",
         finish_reason="length" if stopped_by is None else "stop",
-        stop_reason="" if stopped_by is None else str(stopped_by),
+        stop_reason=stopped_by or "",
         top1=report.top1[:length].numpy().astype(np.int32),
         statistics={name: values[:length].numpy() for name, values in report.statistics.items()},
         top=_top(report, length) if item.keep_top else None,
     )
 
 
-def _until_stop(ids: IntArray, stop_ids: tuple[int, ...]) -> tuple[IntArray, int | None]:
-    """The ids up to and with the first end token, and that token."""
-    ends = np.flatnonzero(np.isin(ids, stop_ids))
-    return (ids, None) if len(ends) == 0 else (ids[: ends[0] + 1], int(ids[ends[0]]))
+def _ended(ids: IntArray, end_ids: tuple[int, ...], text: tuple[int, str] | None) -> _Ended:
+    """The ids [S] up to and with the first end token, or the token that completes a stop string."""
+    ends = np.flatnonzero(np.isin(ids, end_ids))
+    by_id = int(ends[0]) + 1 if len(ends) else None
+    if by_id is not None and (text is None or by_id <= text[0]):
+        return _Ended(ids=ids[:by_id], stopped_by=str(ids[by_id - 1]))
+    return _Ended(ids=ids, stopped_by=None) if text is None else _Ended(ids=ids[: text[0]], stopped_by=text[1])
 
 
 def _row_of(report: TokenReport, row: int) -> TokenReport:

@@ -41,7 +41,7 @@ class ScoreSettings:
 def score_batch(model: Any, batch: Sequence[ScoreInput], wanted: Wanted, settings: ScoreSettings) -> list[ReadingRow]:
     """One row for each sequence, from one forward pass over all of them."""
     if not any(_computed(item, settings.max_length).any() for item in batch):
-        return [_row(item, settings.max_length, answer=None) for item in batch]
+        return [_row(item, settings.max_length, answer=None, truncates=False) for item in batch]
     kept = [item.token_ids[: settings.max_length] for item in batch]
     laid_out = padded(kept, side=settings.padding_side, pad_id=settings.pad_id, device=model.device)
     mask = _completion_mask(batch, laid_out, settings.max_length)
@@ -60,7 +60,12 @@ def score_batch(model: Any, batch: Sequence[ScoreInput], wanted: Wanted, setting
             request=request,
         )
     return [
-        _row(item, settings.max_length, answer=_answer(computed, row=row, start=laid_out.starts[row]))
+        _row(
+            item,
+            settings.max_length,
+            answer=_answer(computed, row=row, start=laid_out.starts[row]),
+            truncates=wanted.meaning.truncates,
+        )
         for row, item in enumerate(batch)
     ]
 
@@ -127,7 +132,7 @@ def _answer(computed: ComputedLogprobs, *, row: int, start: int) -> _Answer:
     )
 
 
-def _row(item: ScoreInput, max_length: int | None, answer: _Answer | None) -> ReadingRow:
+def _row(item: ScoreInput, max_length: int | None, *, answer: _Answer | None, truncates: bool) -> ReadingRow:
     length = len(item.token_ids)
     logprobs, states = np.full(length, np.nan, dtype=np.float32), _states_without_values(item, max_length)
     digest = digest_of_ids(item.token_ids)
@@ -135,7 +140,7 @@ def _row(item: ScoreInput, max_length: int | None, answer: _Answer | None) -> Re
         return ReadingRow(rollout_id=item.rollout_id, digest=digest, logprobs=logprobs, states=states)
     asked = item.wanted[answer.positions]
     at = answer.positions[asked]
-    states[at] = states_of(answer.logprobs[asked])
+    states[at] = states_of(answer.logprobs[asked], truncates=truncates)
     logprobs[at] = np.where(states[at] == TokenState.VALUE, answer.logprobs[asked], np.nan)
     return ReadingRow(
         rollout_id=item.rollout_id,

@@ -10,12 +10,14 @@ from onepolicy.engines.completions import COMPLETIONS, first_list, first_token_o
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
 from onepolicy.engines.http import HttpClient, StatusError
 from onepolicy.engines.measured import DRAWS, NEARLY_GREEDY, TopList
+from onepolicy.engines.obeyed import ALWAYS, as_request
 from onepolicy.engines.readable import readable
 from onepolicy.engines.server import ServerEngine
 from onepolicy.errors import EngineError
 from onepolicy.integrations.trtllm.answer import completion_of
 from onepolicy.integrations.trtllm.options import TrtllmOptions
-from onepolicy.integrations.trtllm.request import completion, first_token
+from onepolicy.integrations.trtllm.protocol import write_protocol
+from onepolicy.integrations.trtllm.request import completion, constrained, first_token
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.reading import EngineInfo, ReadingRow
 from onepolicy.records.tokens import IntArray
@@ -28,6 +30,17 @@ class TrtllmEngine(ServerEngine[TrtllmOptions]):
     """A `trtllm-serve` server as rollout side. Over HTTP it gives no logprobs of a prompt, so it cannot score."""
 
     options_model = TrtllmOptions
+    obeys = ALWAYS | {
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "processors",
+        "min_new_tokens",
+        "stop_token_ids",
+        "ignore_eos",
+        "constraint",
+    }
+    """not stop strings: it looks for the ids that one is encoded as, and passes over the same text in other tokens"""
     scores = False
 
     def __init__(self, client: HttpClient, options: TrtllmOptions) -> None:
@@ -46,6 +59,11 @@ class TrtllmEngine(ServerEngine[TrtllmOptions]):
                 device="server",
                 options={"sampled_logprobs": str(self.sampled_logprobs)},
             )
+
+    def refuse_unsayable(self, protocol: SamplingProtocol) -> None:
+        """Raise UsageError for another order of processors than TensorRT-LLM's, and for values that it has not."""
+        write_protocol(as_request(protocol))
+        constrained(protocol.constraint)
 
     async def sample_one(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
         """One completion by the ids of its prompt, without lists of the most likely tokens."""

@@ -30,7 +30,8 @@ def completion_of(item: SampleInput, answer: Json, wanted: Wanted, *, model: str
     choice = the_choice(answer, rollout_id=name, model=model)
     same_ids(name, sent=item.prompt_ids, answered=choice.get("prompt_token_ids"), of="prompt")
     ids = ids_of(name, choice.get("token_ids"), advice="Use vLLM 0.10 or later (return_token_ids).")
-    return replace(completed(item, answer, choice, ids, top=wanted.top), weight_version=weight_version)
+    found = completed(item, answer, choice, ids, top=wanted.top, truncates=wanted.meaning.truncates)
+    return replace(found, weight_version=weight_version)
 
 
 def row_of(item: ScoreInput, answer: Json, *, model: str, top: int) -> ReadingRow:

@@ -17,6 +17,7 @@ from onepolicy.engines.completions import COMPLETIONS, conversation_of, first_li
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
 from onepolicy.engines.http import HttpClient
 from onepolicy.engines.measured import TopList
+from onepolicy.engines.obeyed import ALWAYS, as_request
 from onepolicy.engines.probing import Questions
 from onepolicy.engines.readable import readable
 from onepolicy.engines.server import ServerEngine
@@ -25,6 +26,7 @@ from onepolicy.integrations.vllm.answer import completion_of, row_of
 from onepolicy.integrations.vllm.columns import parsed
 from onepolicy.integrations.vllm.options import VllmOptions
 from onepolicy.integrations.vllm.probe import VllmProbe
+from onepolicy.integrations.vllm.protocol_writing import write_protocol
 from onepolicy.integrations.vllm.request import completion, first_token, scoring
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.reading import EngineInfo, ReadingRow
@@ -40,6 +42,17 @@ class VllmEngine(ServerEngine[VllmOptions]):
     """
 
     options_model = VllmOptions
+    obeys = ALWAYS | {
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "processors",
+        "min_new_tokens",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "constraint",
+    }
 
     def __init__(self, client: HttpClient, options: VllmOptions) -> None:
         super().__init__(client, options)
@@ -59,6 +72,10 @@ class VllmEngine(ServerEngine[VllmOptions]):
                 max_length=self._card.get("max_model_len"),
                 options={"served_model_name": self._model, "sampled_logprobs": str(self.sampled_logprobs)},
             )
+
+    def refuse_unsayable(self, protocol: SamplingProtocol) -> None:
+        """Raise UsageError for another order of processors than vLLM's, and for values that it does not take."""
+        write_protocol(as_request(protocol))
 
     async def sample_one(self, item: SampleInput, protocol: SamplingProtocol, wanted: Wanted) -> Completion:
         """One completion by the ids of its prompt."""

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from onepolicy.engines.completions import sampling, sampling_one
 from onepolicy.engines.contract import SampleInput, ScoreInput
+from onepolicy.engines.obeyed import for_request, one_token
+from onepolicy.integrations.vllm.protocol_writing import write_protocol
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.tokens import IntArray
 
-NEUTRAL = {
-    "n": 1,
+BESIDE = {
     "stream": False,
     "echo": False,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
     "length_penalty": 1.0,
-    "min_tokens": 0,
-    "stop": [],
-    "ignore_eos": False,
     "include_stop_str_in_output": True,
     "logit_bias": None,
     "add_special_tokens": False,
@@ -28,13 +22,20 @@ NEUTRAL = {
     "return_token_ids": True,
     "return_tokens_as_token_ids": True,
 }
-"""fields of the server that a protocol does not have, at the value that changes nothing; the model's folder would
-otherwise fill some of them"""
+"""fields of the server that a protocol does not have, at the value that changes nothing, and what is to come back: a
+stop string belongs to the text as its tokens belong to the completion"""
 
 
 def completion(item: SampleInput, protocol: SamplingProtocol, *, model: str, top: int) -> dict[str, Any]:
-    """The body for `/v1/completions` that samples one completion."""
-    return NEUTRAL | {"model": model, **sampling(item, protocol), "logprobs": top}
+    """The body for `/v1/completions` that samples one completion.
+
+    Every field of the protocol is sent: the model's folder would otherwise fill some of them.
+    Raises: UsageError if vLLM cannot say something that changes what is drawn; EngineError without room for a token.
+    """
+    written = write_protocol(for_request(item, protocol)).content
+    assert isinstance(written, dict)
+    own = {"model": model, "prompt": item.prompt_ids.tolist(), "logprobs": top}
+    return {**written["request"], **BESIDE, **own}
 
 
 def scoring(item: ScoreInput, *, model: str, top: int) -> dict[str, Any]:
@@ -51,5 +52,4 @@ def first_token(
     token_ids: IntArray, *, model: str, temperature: float = 1.0, top_k: int = 0, top: int = 0
 ) -> dict[str, Any]:
     """The body that asks for the distribution of the first position after some ids."""
-    one = sampling_one(token_ids, temperature=temperature, top_k=top_k)
-    return NEUTRAL | {"model": model, **one, "logprobs": top}
+    return completion(*one_token(token_ids, temperature=temperature, top_k=top_k), model=model, top=top)

@@ -8,14 +8,17 @@ from onepolicy.records.verdict import Evidence, Status, Verdict
 
 
 def coverage(measured: Measurement, limits: Limits) -> Verdict:
-    """Unknown if nothing was compared, or too few of all tokens, or of one rollout's, have a logprob on both sides."""
+    """Unknown if nothing was compared, or too few of all tokens, or of one rollout's, have a logprob on both sides.
+
+    A token that truncation excludes has one, minus infinity; `kept_set` counts these.
+    """
     if not measured.compared:
         return Verdict(
             check="coverage",
             status=Status.UNKNOWN,
             message=f"{measured.rollouts} rollouts hold no token to compare. Record rollouts with completions.",
         )
-    share = measured.valid / measured.compared
+    share = (measured.valid + measured.excluded) / measured.compared
     enough = share >= limits.coverage and _worst_share(measured) >= limits.rollout_coverage
     return Verdict(
         check="coverage",
@@ -42,6 +45,8 @@ def _worst_share(measured: Measurement) -> float:
 
 def _message(measured: Measurement, share: float, limits: Limits) -> str:
     have = f"{measured.valid} of {measured.compared} tokens ({share:.1%}) have a logprob on both sides"
+    if measured.excluded:
+        have = f"{have}; {measured.excluded} more have none as truncation excludes them"
     if measured.empty_rollouts:
         have += f"; {measured.empty_rollouts} of {measured.rollouts} rollouts have no completion"
     if not measured.gaps:

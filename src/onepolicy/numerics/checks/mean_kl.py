@@ -25,6 +25,8 @@ def mean_kl(measured: Measurement, limits: Limits) -> Verdict:
         return _without_number(measured, limits)
     if measured.is_kl and measured.rollout_meaning.truncates and measured.hybrid_tokens < measured.valid:
         return _without_number(measured, limits)
+    if measured.excluded:
+        return _without_number(measured, limits)
     if measured.is_kl:
         status, message = _about_the_policy(estimate, limits.mean_kl, measured.look)
         kind: VerdictKind = "about the policy"
@@ -107,10 +109,16 @@ def _without_number(measured: Measurement, limits: Limits) -> Verdict:
         why = "no token has a logprob on both sides, so there is nothing to average."
     elif not measured.same_meaning:
         why = "the two sides' logprobs mean different things, so their difference is no divergence."
+    elif measured.excluded:
+        why = (
+            f"{measured.excluded} tokens have a probability of zero on one side, so the KL is infinite, however few "
+            "they are; see kept_set."
+        )
     elif measured.rollout_meaning.truncates:
         why = (
             f"under {measured.rollout_meaning} k3 misses what the trainer gives to tokens that truncation removed; "
-            "a KL needs top lists on both sides (--top)."
+            f"a KL needs a whole top list on both sides (--top) for each token, and {measured.hybrid_tokens} of "
+            f"{measured.valid} have one."
         )
     else:
         why = "the mean is not a number."

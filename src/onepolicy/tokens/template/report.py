@@ -12,7 +12,7 @@ from typing import Protocol
 
 from onepolicy.errors import TokenizerError
 from onepolicy.judgement.decide import decide, sentence
-from onepolicy.records.protocol import Strict
+from onepolicy.records.strict import Strict
 from onepolicy.records.verdict import Evidence, Status, Verdict
 from onepolicy.tokens.causes import explain
 from onepolicy.tokens.changed import changed

@@ -1,0 +1,1 @@
+"""Checks on how a run was sampled."""
