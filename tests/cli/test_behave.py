@@ -113,7 +113,9 @@ def test_a_failure_shows_how_to_go_back_and_that_command_does(behave, cli, suite
     last = ended.err.splitlines()[-1]
     assert last.startswith("The last green protocol is that of runs/good/b. To write it back: onepolicy ")
     assert cli(*last.partition("onepolicy ")[2].split()).status == 0
-    assert cli("protocol", "diff", "sampling_config.yaml", "runs/good/b").status == 0
+    assert cli("protocol", "diff", "sampling_config.yaml", "green:runs").status == 0
+    written = (tmp_path / "sampling_config.yaml").read_text()
+    assert ("samples_per_prompt: 1" in written, "seed: 0" in written) == (True, True), "no choice of the comparison's"
     assert cli("behave", "runs/after/a", "runs/after/b").err.splitlines()[-1] == last
 
 
@@ -138,6 +140,7 @@ def test_a_failing_check_shows_it_too(cli, tmp_path, monkeypatch):
         (("x", "y"), "x: no run here"),
         (("--engine-a", "fake:m", "--resume"), "--resume needs --run DIR"),
         (("--engine-a", "fake:m", "--a", "top_p=0"), "--a: top_p = 0"),
+        (("--engine-a", "fake:m", "--a", "samples_per_prompt=3"), "give --samples 3, which is for both"),
         (("--engine-a", "nothing:m"), "nothing"),
         (("--engine-a", "fake:m", "--suite", "fixed-quick", "--run", "r"), "is of fixed sequences"),
         (

@@ -174,7 +174,10 @@ def test_what_is_lost_is_said_beside_what_is_written(cli):
     Path("c.yaml").write_text("seed: 3\nuse_cache: false\n")
     ended = cli("protocol", "write", "vllm", "c.yaml")
     assert json.loads(ended.out)
-    assert "use_cache = False" in ended.err
+    lines = ended.err.splitlines()
+    assert lines[:2] == ["lost", "  use_cache = false: vLLM has no setting for it"]
+    assert lines[-1].startswith("at their default, nothing to say: ")
+    assert "max_prompt_tokens" in lines[-1]
 
 
 def test_an_unknown_framework_is_refused_with_the_known_ones(cli):
@@ -352,3 +355,153 @@ def test_a_lock_with_stop_ids_that_the_model_of_a_run_does_not_have_is_an_error(
         assert cli("protocol", "lock", "c.yaml").status == 0
         ended = cli("protocol", "verify", "run", "--lock", "c.yaml.lock")
         assert (ended.status, "c.yaml.lock: stop_token_ids = 151645" in ended.err) == (status, status == 2)
+
+
+# -- what is said beside it -----------------------------------------------------------------------------------------
+
+
+def imported(name, manifest_protocol):
+    """A run of recorded files, whose import was given these fields."""
+    shutil.copytree("run", name)
+    path = Path(name) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["protocol"] |= SamplingProtocol(**manifest_protocol).model_dump(mode="json")
+    manifest["imported"] = {"format": "verl", "files": [], "file_count": 1, "read": 1, "used": 1, "refused": 0}
+    path.write_text(json.dumps(manifest))
+
+
+def test_what_an_import_was_not_given_is_in_no_diff_and_leaves_it_unknown(cli):
+    imported("imp", {})
+    found = answer(cli, "diff", "b.yaml", "imp", status=3)
+    assert (found["status"], found["differences"]) == ("unknown", [])
+    ended = cli("protocol", "diff", "b.yaml", "imp")
+    assert ended.out.splitlines()[-1] == "UNKNOWN: what is known of the two is the same."
+    assert "not known: the import was not given it" in " ".join(cli("protocol", "show", "imp").out.split())
+
+
+def test_what_an_import_was_given_is_compared(cli):
+    imported("imp", {"temperature": 0.5})
+    found = answer(cli, "diff", "b.yaml", "imp", status=1)
+    assert [one["field"] for one in found["differences"]] == ["temperature"]
+
+
+def test_what_does_not_matter_is_marked_and_counted_apart(cli):
+    Path("c.yaml").write_text("temperature: 0.5\nmax_new_tokens: 24\nseed: 3\n")
+    ended = cli("protocol", "diff", "a.yaml", "c.yaml")
+    assert ended.out.splitlines()[-1] == "DIFFERENT: 1 field that matters, 1 that does not (seed)."
+    marked = [line for line in ended.out.splitlines() if line.endswith("(does not matter)")]
+    assert [line.split()[0] for line in marked] == ["seed"]
+
+
+def test_a_schedule_that_moves_is_written_with_its_end_and_said_first(cli):
+    text = "temperature: 0.7\nuse_cache: false\nschedule: {kind: linear, start: 1.0, end: 0.7, steps: 100}\n"
+    Path("c.yaml").write_text(text)
+    found = answer(cli, "write", "vllm", "c.yaml", status=0)
+    assert found["content"]["request"]["temperature"] == 0.7
+    (note,) = [note for note in found["lost"] if note["field"] == "schedule"]
+    assert note["matters"]
+    assert "the schedule moves from 1 to 0.7 over 100 steps" in note["why"]
+    assert "{kind: linear" in note["value"]
+    matters = [note["matters"] for note in found["lost"]]
+    assert matters == sorted(matters, reverse=True)
+
+
+def test_a_lock_says_what_it_takes_the_place_of(cli):
+    cli("protocol", "lock", "a.yaml", "--output", "x.lock")
+    ended = cli("protocol", "lock", "b.yaml", "--output", "x.lock")
+    before = SamplingProtocol(max_new_tokens=24, temperature=0.9).hash
+    assert ended.out.splitlines()[-1] == f"It replaces {before}; moved: max_new_tokens, stop."
+    assert "which is the same" in cli("protocol", "lock", "b.yaml", "--output", "x.lock").out
+    Path("x.lock").write_text("edited")
+    assert "replaces a file that was no lock" in cli("protocol", "lock", "b.yaml", "--output", "x.lock").out
+
+
+@pytest.mark.parametrize("name", ["out.vllm", "out.json"])
+def test_what_is_written_to_a_file_is_said_with_its_hash_and_read_back(cli, name):
+    ended = cli("protocol", "write", "vllm", "b.yaml", "--output", name)
+    (b,) = answer(cli, "show", "b.yaml", status=0)
+    assert ended.out == f"{name}: protocol {b['hash']}\n"
+    (back,) = answer(cli, "show", f"vllm:{name}", status=0)
+    assert (back["protocol"]["temperature"], back["protocol"]["stop"]) == (0.9, ["e"])
+
+
+def test_the_default_order_of_processors_is_shown_as_such(cli):
+    for on, says in ({}, "the default; vLLM's own order gives the same here"), ({"top_p": 0.9, "min_p": 0.1}, "vLLM's"):
+        Path("request.json").write_text(json.dumps(on))
+        (said,) = answer(cli, "show", "vllm:request.json", status=0)
+        assert said["sources"]["processors"].startswith(says)
+
+
+def test_messages_of_locks_name_the_next_command(cli):
+    Path("request.json").write_text(json.dumps({"temperature": 0.5}))
+    ended = cli("protocol", "lock", "vllm:request.json")
+    assert "Give it or send them. A file with the parts request and generation_config holds both." in ended.err
+    assert "Take it out" not in ended.err
+    assert "onepolicy protocol lock a.yaml" in cli("protocol", "verify", "a.yaml").err
+    assert "--lock FILE" in cli("protocol", "verify", "green:.").err
+    cli("protocol", "lock", "a.yaml")
+    ended = cli("protocol", "verify", "a.yaml.lock")
+    assert (ended.status, "onepolicy protocol verify a.yaml" in ended.err, "lock.lock" in ended.err) == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        ("b.yaml", "onepolicy protocol write yaml a.yaml.lock --output b.yaml"),
+        ("openai:r.json", "onepolicy protocol write openai a.yaml.lock --output r.json"),
+        ("run", "onepolicy protocol write yaml a.yaml.lock"),
+    ],
+)
+def test_the_way_back_to_a_lock_is_written_where_the_source_is(cli, source, command):
+    Path("r.json").write_text(json.dumps({"temperature": 0.5}))
+    Path("a.yaml").write_text("temperature: 0.8\nmax_new_tokens: 24\n")
+    cli("protocol", "lock", "a.yaml")
+    ended = cli("protocol", "verify", source, "--lock", "a.yaml.lock")
+    assert ended.status == 1
+    assert ended.out.splitlines()[-1].endswith(command)
+
+
+# -- sampled with --------------------------------------------------------------------------------------------------
+
+SIDES = ("--rollout", "fake:m", "--trainer", "fake:m")
+
+
+def protocol_of(run):
+    return SamplingProtocol(**json.loads((Path(run) / "manifest.json").read_text())["protocol"])
+
+
+@pytest.mark.parametrize("command", [("record", "--engine", "fake:m"), ("check", *SIDES)], ids=lambda c: c[0])
+def test_a_protocol_is_sampled_with_and_options_go_over_it(cli, command):
+    cli("protocol", "lock", "a.yaml")
+    for name, source in (("one", "a.yaml"), ("two", "a.yaml.lock"), ("three", "run")):
+        cli(*command, "--run", name, "--budget", "60", "--protocol", source)
+        assert protocol_of(name) == SamplingProtocol(temperature=0.9, max_new_tokens=24)
+    cli(*command, "--run", "four", "--budget", "60", "--protocol", "a.yaml", "--temperature", "1")
+    assert protocol_of("four") == SamplingProtocol(temperature=1.0, max_new_tokens=24)
+
+
+def test_fields_without_an_option_come_from_the_protocol_too(cli):
+    Path("c.yaml").write_text("repetition_penalty: 1.1\n")
+    ended = cli("record", "--engine", "fake:m", "--run", "new", "--protocol", "c.yaml")
+    assert (ended.status, "repetition_penalty = 1.1: this engine does not obey the field" in ended.err) == (2, True)
+
+
+def test_a_source_that_does_not_say_all_is_not_sampled_with(cli):
+    Path("request.json").write_text(json.dumps({"temperature": 0.5}))
+    ended = cli("record", "--engine", "fake:m", "--run", "new", "--protocol", "vllm:request.json")
+    assert (ended.status, "generation_config.json is not given" in ended.err) == (2, True)
+    imported("imp", {"temperature": 0.5})
+    ended = cli("check", *SIDES, "--run", "new", "--protocol", "imp")
+    assert (ended.status, "not all of its protocol is known" in ended.err) == (2, True)
+    assert not Path("new").exists()
+
+
+def test_a_config_names_a_protocol_beside_it(cli):
+    Path("sub").mkdir()
+    shutil.copy("a.yaml", "sub/sampling_config.yaml")
+    Path("sub/c.yaml").write_text("rollout: fake:m\ntrainer: fake:m\nbudget: 60\nsampling: sampling_config.yaml\n")
+    cli("check", "sub/c.yaml", "--run", "new", "--max-new-tokens", "12")
+    assert protocol_of("new") == SamplingProtocol(temperature=0.9, max_new_tokens=12)
+    Path("sub/c.yaml").write_text("rollout: fake:m\ntrainer: fake:m\nsampling: none.yaml\n")
+    ended = cli("check", "sub/c.yaml", "--run", "other")
+    assert (ended.status, "none.yaml: there is no such file" in ended.err) == (2, True)

@@ -1,6 +1,7 @@
 """`onepolicy protocol` of running servers, which are stand-ins."""
 
 import json
+import socket
 
 import pytest
 from llamacpp_standin import DEFAULTS, LlamaCpp
@@ -42,3 +43,13 @@ def test_what_a_measurement_does_not_tell_apart_is_shown_and_unknown(cli, tmp_pa
     assert "temperature = 0.6 and 0.605: they are nearer than what was measured tells apart" in shown
     assert "presence_penalty = not known: the same tokens are drawn whatever is sent" in shown
     assert ended.out.splitlines()[-1] == "UNKNOWN: what is known of the two is the same."
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+def test_a_port_on_which_nobody_listens_is_said_at_once(cli, engine):
+    with socket.socket() as taken:  # bound and not listening: nobody else gets it
+        taken.bind(("127.0.0.1", 0))
+        ended = cli("protocol", "show", f"{engine}:http://127.0.0.1:{taken.getsockname()[1]}")
+    assert ended.status == 2
+    assert "the connection is refused" in ended.err
+    assert "tries" not in ended.err

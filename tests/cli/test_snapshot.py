@@ -51,8 +51,8 @@ def test_what_cannot_be_done_ends_with_2(cli, shot, tmp_path):
     first = shot("first")
     for arguments, message in (
         (("compare", first), "name what to compare with"),
-        (("compare", first, first, "--engine", "fake:m"), "name what to compare with"),
-        (("compare", first, first, "--keep", tmp_path / "x"), "name what to compare with"),
+        (("compare", first, first, "--engine", "fake:m"), "Give one, not both"),
+        (("compare", first, first, "--keep", tmp_path / "x"), "Leave it out"),
         (("compare", first, first), "compared with itself"),
         (("compare", first, tmp_path / "nothing"), "manifest.json"),
         (("take", "--engine", "fake:m", *SMALL, "--output", first), "a run is already there"),

@@ -16,7 +16,8 @@ from onepolicy.integrations.llamacpp.live import live_protocol as of_llamacpp
 from onepolicy.integrations.vllm.live import live_protocol as of_vllm
 from onepolicy.records.verdict import Status
 from onepolicy.sampling.measured.effective import Effective
-from onepolicy.workflow.protocol import compare, lock_path, said_in
+from onepolicy.workflow.protocol import compare, said_in
+from onepolicy.workflow.protocol_lock import lock_path
 
 PENALTIES = {"repetition_penalty", "presence_penalty", "frequency_penalty"}
 """which the stand-in drops without a word"""

@@ -101,6 +101,15 @@ def test_lists_of_other_positions_are_refused_with_the_rollout(positions):
         pair_top("r-7", ours, theirs, length=7)
 
 
+def test_lists_that_nobody_followed_are_paired_where_both_have_one():
+    ours, theirs = lists([3, 4, 5], [[1], [2], [3]], [[-1.0]] * 3), lists([4, 5, 6], [[2], [3], [4]], [[-2.0]] * 3)
+    top = pair_top("r", ours, theirs, length=7, own=True)
+    assert (top.positions.tolist(), top.ids.ravel().tolist()) == ([4, 5], [2, 3])
+    assert (top.rollout.ravel().tolist(), top.trainer.ravel().tolist()) == ([-1.0] * 2, [-2.0] * 2)
+    with pytest.raises(AlignmentError, match="positions outside its 6 tokens"):
+        pair_top("r", ours, theirs, length=6, own=True)
+
+
 @pytest.mark.parametrize("positions", [[4, 6], [-1, 5]])
 def test_positions_outside_the_rollout_are_refused_with_the_rollout(positions):
     ours = lists(positions, [[1], [2]], [[-1.0], [-2.0]])

@@ -47,6 +47,11 @@ def metrics(ended: Ended) -> dict[str, dict]:
     return {row["name"]: row for row in ended.found["metrics"]}
 
 
+def numbers(ended: Ended) -> list[str]:
+    """What docs/behave.md quotes."""
+    return [f"{name} {row['a']:.3g} -> {row['b']:.3g}, p {row['p']:.2g}" for name, row in metrics(ended).items()]
+
+
 def statuses(ended: Ended) -> dict[str, str]:
     return {verdict["check"]: verdict["status"] for verdict in ended.found["verdicts"] if verdict["required"]}
 
@@ -61,12 +66,14 @@ def test_half_of_the_completions_answer_chinese_prompts_and_none_is_compared_wit
 
 def test_two_seeds_of_one_configuration_do_not_alarm(folder):
     _, seeds, _ = folder
+    print("two seeds:", seeds.found["status"], *numbers(seeds), sep="\n  ")  # noqa: T201 - quoted in docs/behave.md
     assert "fail" not in statuses(seeds).values()
     assert seeds.status in (0, 3)
 
 
 def test_another_temperature_alarms(folder):
     _, _, cold = folder
+    print("T = 0.7:", cold.found["status"], *numbers(cold), sep="\n  ")  # noqa: T201 - quoted in docs/behave.md
     assert (cold.status, cold.found["status"]) == (1, "fail")
     assert statuses(cold)["self_similarity"] == "fail"
     similarity = metrics(cold)["self_similarity"]

@@ -72,7 +72,7 @@ def asked(**changes) -> Asked:
 
 def test_nothing_is_found_in_healthy_calls_and_each_check_says_one_thing():
     found = audited(healthy(), PLAIN)
-    assert {v.check for v in found if v.status is not Status.PASS} == {"one_protocol"}  # no call names one
+    assert {v.check for v in found if v.status is not Status.PASS} == {"one_protocol", "stop_strings"}  # none is named
     assert len(found) == len(CHECKS) == len({v.check for v in found})
 
 
@@ -186,7 +186,10 @@ def test_a_token_that_is_only_named_like_an_end_is_unknown_and_a_given_one_fails
 def test_end_tokens_that_the_protocol_ignores_are_no_fault():
     calls = [call([60, END, *range(61, 67)], finish="length")]
     found = verdicts(calls, asked(ignore_eos=True))
-    assert {found[name].status for name in ("tokens_after_end", "ends_at_all", "forced_end")} == {Status.PASS}
+    assert found["forced_end"].status is Status.PASS
+    for name in ("tokens_after_end", "ends_at_all"):
+        assert (found[name].status, found[name].required) == (Status.UNKNOWN, False)
+        assert found[name].message == "not checked: the protocol ignores end tokens."
 
 
 def test_b75_a_stop_string_inside_a_merged_token_is_found_in_the_text():
@@ -302,7 +305,7 @@ def test_b77_samples_of_one_prompt_that_begin_otherwise_fail_and_name_the_side(p
         found = verdicts(order)["same_prompt"]
         assert (found.status, found.value) == (Status.FAIL, 1)
         assert side in found.message
-    later = [calls[0], replace(calls[1], begins=False)]
+    later = [calls[0], replace(calls[0], rollout_id="a/2"), replace(calls[1], begins=False)]
     assert verdicts(later)["same_prompt"].status is Status.PASS
 
 
@@ -334,6 +337,22 @@ def test_prompts_of_another_kind_are_no_cut_ones():
 
 
 # -- samples ----------------------------------------------------------------------------------------------------
+
+
+def test_one_sample_of_each_prompt_has_nothing_to_be_compared_with_and_is_not_called_checked():
+    found = verdicts(healthy()[::2])
+    for name in ("same_prompt", "duplicate_samples"):
+        assert (found[name].status, found[name].required) == (Status.UNKNOWN, False)
+        assert found[name].message == "not checked: no prompt has two samples."
+    both = verdicts([*healthy()[::2], healthy()[1]])
+    assert {both[name].status for name in ("same_prompt", "duplicate_samples")} == {Status.PASS}
+
+
+def test_nothing_drawn_and_no_stop_string_are_not_checked():
+    found = verdicts(healthy(), asked(temperature=0.0))
+    for name in ("seeds", "stop_strings"):
+        assert (found[name].status, found[name].required) == (Status.UNKNOWN, False)
+        assert found[name].message.startswith("not checked: ")
 
 
 def test_a_prompt_with_another_number_of_samples_fails():

@@ -64,11 +64,17 @@ def test_an_order_is_held_against_the_values_of_both_sides():
         ({"seed": 1}, {}),
         ({"temperature": 0, "top_p": 0.9}, {"temperature": 0}),
         ({"temperature": 0, "seed_policy": "none"}, {"temperature": 0}),
+        ({"seed_policy": "none"}, {"seed_policy": "each rollout"}),
     ],
     ids=str,
 )
 def test_what_acts_on_neither_side_is_listed_and_does_not_matter(a, b):
     assert not one(a, b).matters
+
+
+@pytest.mark.parametrize("other", ["none", "each rollout"])
+def test_one_seed_for_each_request_on_one_side_matters(other):
+    assert one({"seed_policy": "each request"}, {"seed_policy": other}).matters
 
 
 def test_a_window_matters_as_soon_as_one_side_has_a_penalty():

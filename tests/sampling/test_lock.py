@@ -53,5 +53,5 @@ def test_what_is_no_lock_is_refused(path, content):
 
 
 def test_a_lock_that_is_absent_says_how_to_write_one(tmp_path):
-    with pytest.raises(UsageError, match="onepolicy protocol lock FILE"):
+    with pytest.raises(UsageError, match="onepolicy protocol lock SOURCE"):
         read_lock(tmp_path / "none.lock")

@@ -48,7 +48,8 @@ def test_a_run_without_a_fault_passes_and_is_counted(whole):
     run = Run.open(whole)
     assert answer.rollouts == answer.calls == len(run.rollout_ids())
     assert answer.tokens == sum(int(rollout.sampled.sum()) for rollout in run.rollouts())
-    assert all(v.status is Status.PASS for v in answer.verdicts)
+    assert {v.check for v in answer.verdicts if v.status is not Status.PASS} == {"stop_strings"}
+    assert answer.sentence.endswith("Not checked: stop_strings."), "none is named"
 
 
 def test_nothing_in_the_run_changes(copy):
@@ -206,7 +207,10 @@ def test_of_a_monitors_sample_only_what_it_shows_is_judged(copy):
     edited(copy / "manifest.json", lambda manifest: manifest.update(suite="monitor", suite_hash="", planned_rollouts=0))
     answer = audit(copy)
     assert answer.status is Status.PASS
-    assert {v.check for v in answer.verdicts if v.status is Status.UNKNOWN and not v.required} == {"seeds"}
+    assert {v.check for v in answer.verdicts if v.status is Status.UNKNOWN and not v.required} == {
+        "seeds",
+        "stop_strings",
+    }
 
 
 def test_a_run_that_is_not_whole_is_unknown(copy):

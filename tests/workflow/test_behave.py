@@ -296,6 +296,17 @@ def test_a_recording_goes_on_where_it_was_killed(tmp_path, runs, monkeypatch):
     assert again.metrics == undisturbed.metrics
 
 
+def test_a_request_takes_specs_as_text_and_b_is_a_with_the_next_seed():
+    asked = BehaveRequest(engine_a="fake:m?batch_size=20")
+    assert asked.engine_a == asked.engine_b == FAKE
+    assert (asked.a.samples_per_prompt, asked.a.seed) == (4, 0)
+    assert asked.b == asked.a.model_copy(update={"seed": 1})
+    served = BehaveRequest(engine_a="fake:m", a=COLD, engine_b="fake:n", b=HOT)
+    assert (str(served.engine_b), served.a, served.b) == ("fake:n", COLD, HOT)
+    with pytest.raises(UsageError, match="names no engine"):
+        BehaveRequest(engine_a="model")
+
+
 def test_b_samples_with_the_seed_after_a_unless_it_names_one():
     a, b = protocols(["seed=7", "temperature=0.5"], ["top_k=20"], samples=3)
     assert (a.seed, a.temperature, a.samples_per_prompt) == (7, 0.5, 3)
@@ -309,7 +320,9 @@ def test_b_samples_with_the_seed_after_a_unless_it_names_one():
     [
         (["temperature"], "--a 'temperature': write it as name=value. Known: temperature, top_p"),
         (["heat=1"], "--a 'heat=1': write it as name=value"),
-        (["samples_per_prompt=2"], "write it as name=value"),
+        (["samples_per_prompt=2"], "give --samples 2, which is for both"),
+        (["samples_per_prompt"], "give --samples N, which is for both"),
+        (["processors=x"], r"""--a: processors = 'x': .* for example 'processors=\["penalties","top_k","""),
         (["temperature=-1"], "--a: temperature = -1: "),
         (["top_k=many"], "--a: top_k = 'many': "),
         (["top_p=0"], "--a: top_p = 0"),
@@ -338,6 +351,17 @@ def test_the_self_check_of_a_training_looks_every_so_many_steps(tmp_path):
     assert kept_behaviour(tmp_path / "step-100").found == looked[100]
     with pytest.raises(UsageError, match="a self-check every 0 steps is none"):
         replace(check, steps=0)
+
+
+def test_the_pages_self_check_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "behave.md").read_text()
+    snippet = re.search(r"## In a training loop\n\n```python\n(.*?)```", page, re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "behave.md", "exec"), {})
+    between, looked = capsys.readouterr().out.splitlines()
+    assert between == "499 None"
+    assert re.match(r"500 (Pass|Unknown|Fail): ", looked)
+    assert (tmp_path / "runs" / "self-check" / "step-500" / "behaviour.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from onepolicy.engines.spec import parse_spec
 from onepolicy.errors import UsageError
 from onepolicy.judgement.limits import Limits
+from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Status
 from onepolicy.sampling.file import read_protocol_file
@@ -24,6 +25,7 @@ from onepolicy.workflow.protocol import said_in, written_for
 
 FAKE = parse_spec("fake:m?batch_size=100")
 A, B = protocols(["max_new_tokens=32"], ["max_new_tokens=32", "top_p=0.999"], samples=4)
+SERVING = SamplingProtocol(max_new_tokens=32, top_p=0.999)
 FAST = BehaveOptions(permutations=199)
 REQUEST = BehaveRequest(engine_a=FAKE, a=A, engine_b=FAKE, b=B, suite="standard", prompts=60)
 
@@ -192,7 +194,15 @@ def test_nothing_at_all_is_said_too(tmp_path):
 def test_of_a_comparison_that_passed_the_protocol_of_the_serving_side_is_green(compared):
     green = green_run(compared.parent)
     assert green.path == compared / "b"
-    assert green.protocol == B
+    assert green.protocol == SERVING
+    assert (B.seed, B.samples_per_prompt) != (SERVING.seed, SERVING.samples_per_prompt)
+
+
+def test_a_seed_that_b_was_given_is_gone_back_to(compared):
+    shutil.rmtree(compared / "b")
+    given = replace(REQUEST, b=B.model_copy(update={"seed": 99}))
+    assert record_and_behave(compared, given, FAST, resume=True).status is Status.PASS
+    assert green_run(compared.parent).protocol == SERVING.model_copy(update={"seed": 99})
 
 
 def test_recorded_but_killed_before_the_comparison_was_kept_is_not_green(compared):
@@ -252,10 +262,12 @@ def test_a_comparison_that_was_edited_to_pass_is_not_green(compared):
 
 def test_the_green_protocol_is_a_source_and_what_is_written_is_the_serving_sides(compared, tmp_path):
     source = f"green:{compared.parent}"
-    assert said_in(source).protocol == B
-    text, _ = written_for("yaml", source)
+    said = said_in(source)
+    assert said.protocol == SERVING
+    assert {said.read.sources[name] for name in ("seed", "samples_per_prompt")} == {"default"}
+    text = written_for("yaml", source)[0]
     (tmp_path / "sampling_config.yaml").write_text(text)
-    assert read_protocol_file(tmp_path / "sampling_config.yaml") == B
+    assert read_protocol_file(tmp_path / "sampling_config.yaml") == SERVING
 
 
 def test_the_way_back_is_a_command_where_the_protocols_differ(compared):

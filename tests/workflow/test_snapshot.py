@@ -90,7 +90,9 @@ def test_another_checkpoint_fails_and_its_weights_are_named(shots):
     judgement, verdicts = compared(shots["first"], shots["other"])
     assert judgement.status is Status.FAIL
     assert verdicts["weights"].message.startswith("weights ")
-    assert judgement.sentence.startswith("Fail: look first at configuration (option seed absent -> 1).")
+    assert judgement.sentence.startswith(
+        "Fail: look first at configuration (option seed absent -> 1), weights (weights "
+    )
     assert verdicts["kept_lists"].status is Status.FAIL
 
 
@@ -103,7 +105,7 @@ def test_on_a_mismatch_versions_configuration_and_tokenizer_come_before_any_numb
     edited(path, lambda info: info["engine"].update(options={}))
     edited(path, lambda info: info.update(environment=Run.open(shots["first"]).reading_info(ROLLOUT).environment))
     sentence = compared(shots["first"], path)[0].sentence
-    assert sentence.startswith("Fail: versions, configuration and tokenizer are the same. mean k3")
+    assert sentence.startswith("Fail: versions, configuration, tokenizer and weights are the same. mean k3")
 
 
 @pytest.mark.parametrize(
@@ -163,10 +165,20 @@ def test_a_live_engine_is_held_against_a_snapshot_which_does_not_change(shots, t
 def test_a_snapshot_like_another_one_has_its_ids_and_can_be_gone_on_with(shots, tmp_path):
     path = taken(tmp_path / "like", "fake:m?seed=1", like=shots["first"])
     assert compared(shots["other"], path)[0].status is Status.PASS
-    with pytest.raises(RunError, match="--resume"):
+    with pytest.raises(RunError, match="--resume, or give another --output"):
         taken(path, "fake:m?seed=1", like=shots["first"])
     request = SnapshotRequest(engine=parse_spec("fake:m?seed=1"), like=shots["first"])
     assert take(request, path, resume=True).reading_rollout_ids(ROLLOUT) == set(Run.open(path).rollout_ids())
+
+
+def test_an_engine_of_a_shorter_context_is_unknown_by_what_it_covers_from_either_side(shots, tmp_path):
+    short = tmp_path / "short"
+    judgement = compare_engine(shots["first"], parse_spec("fake:m?max_length=40"), limits=Limits(), keep=short)
+    backwards, _ = compared(short, shots["first"])
+    for one in (judgement, backwards):
+        verdicts = {verdict.check: verdict for verdict in one.verdicts}
+        assert (one.status, verdicts["coverage"].status) == (Status.UNKNOWN, Status.UNKNOWN)
+        assert verdicts["kept_lists"].value == 0.0, "where both have lists they are the same"
 
 
 def test_without_lists_nothing_is_said_of_them(shots, tmp_path):

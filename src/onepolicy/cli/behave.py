@@ -12,10 +12,10 @@ from rich.console import Console
 from onepolicy.behaviour.compare import SUCCESS
 from onepolicy.behaviour.limits import BehaviourLimits
 from onepolicy.cli.app import EXIT_STATUS_HELP
+from onepolicy.cli.behave_protocol import texts_and_samples
 from onepolicy.cli.green import say_way_back
 from onepolicy.cli.options import together
 from onepolicy.cli.show import progress_bar
-from onepolicy.engines.spec import parse_spec
 from onepolicy.errors import UsageError
 from onepolicy.report.behave import show_behaviour
 from onepolicy.workflow.behave import BehaveOptions, function_named, record_and_behave
@@ -27,9 +27,13 @@ _RECORDING = ("engine_a", "engine_b", "a", "b", "suite", "prompts", "samples", "
 
 recording_options = together(
     click.option("--engine-a", metavar="SPEC", help="Samples as A, for example the trainer's own generation."),
-    click.option("--a", multiple=True, metavar="NAME=VALUE", help="A's sampling, e.g. temperature=0.7; repeat it."),
+    click.option(
+        "--a", multiple=True, metavar="NAME=VALUE|FILE", help="A's sampling: temperature=0.7, or a protocol; repeat it."
+    ),
     click.option("--engine-b", metavar="SPEC", help="Samples as B, for example the server; A's engine if not given."),
-    click.option("--b", multiple=True, metavar="NAME=VALUE", help="B's sampling. Its seed is the one after A's."),
+    click.option(
+        "--b", multiple=True, metavar="NAME=VALUE|FILE", help="B's sampling; its seed is A's plus 1 unless given."
+    ),
     click.option("--suite", metavar="NAME|FILE", help="quick, standard, or a JSONL file of prompts.  [default: quick]"),
     click.option("--prompts", type=click.IntRange(min=1), metavar="INTEGER", help="So many of the suite; default all."),
     click.option("--samples", type=click.IntRange(min=1), metavar="INTEGER", help="Of each prompt.  [default: 4]"),
@@ -111,12 +115,13 @@ def _request(recording: dict[str, Any]) -> tuple[Path, BehaveRequest]:
         )
     if recording["resume"] and recording["path"] is None:
         raise UsageError("--resume needs --run DIR: the runs to go on with.")
-    a, b = protocols(recording["a"], recording["b"], samples=recording["samples"] or 4)
+    texts_a, texts_b, samples = texts_and_samples(recording["a"], recording["b"], samples=recording["samples"])
+    a, b = protocols(texts_a, texts_b, samples=samples)
     suite = recording["suite"] or "quick"
     request = BehaveRequest(
-        engine_a=parse_spec(recording["engine_a"]),
+        engine_a=recording["engine_a"],
         a=a,
-        engine_b=parse_spec(recording["engine_b"] or recording["engine_a"]),
+        engine_b=recording["engine_b"],
         b=b,
         suite=suite,
         prompts=recording["prompts"],

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from onepolicy.cli.app import EXIT_STATUS_HELP
 from onepolicy.cli.green import say_way_back
@@ -16,15 +15,18 @@ from onepolicy.cli.options import (
     json_option,
     limit_changes,
     limit_options,
+    protocol_option,
     recording_options,
     resume_option,
     sampling_options,
     suite_option,
+    typed,
 )
 from onepolicy.cli.show import finish, progress_bar
 from onepolicy.records.protocol import COMMON_FIELDS
 from onepolicy.workflow.check import check as run_check
 from onepolicy.workflow.config import Config, check_request, load_config, overlaid
+from onepolicy.workflow.protocol import whole_protocol
 
 
 @click.command(epilog=EXIT_STATUS_HELP)
@@ -46,6 +48,7 @@ from onepolicy.workflow.config import Config, check_request, load_config, overla
 )
 @resume_option
 @extend_option
+@protocol_option
 @sampling_options
 @recording_options
 @limit_options
@@ -74,12 +77,13 @@ def check(config: Path | None, path: Path | None, resume: bool, extend: bool, as
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that somebody typed, under the names that a config has; a default must not go over a file."""
-    context = click.get_current_context()
-    typed = {n: v for n, v in options.items() if context.get_parameter_source(n) is ParameterSource.COMMANDLINE}
-    if typed.pop("no_text", False):
-        typed["keep_text"] = False
-    if "limits_source" in typed:
-        typed["limits"] = typed.pop("limits_source")
-    sampling = {name: typed.pop(name) for name in COMMON_FIELDS if name in typed}
-    return typed | ({"sampling": sampling} if sampling else {})
+    """The options that somebody typed, under the names that a config has; `sampling` is what goes over the file's."""
+    given = typed(options)
+    if given.pop("no_text", False):
+        given["keep_text"] = False
+    if "limits_source" in given:
+        given["limits"] = given.pop("limits_source")
+    sampling = {name: given.pop(name) for name in COMMON_FIELDS if name in given}
+    if "protocol_source" in given:
+        sampling = whole_protocol(given.pop("protocol_source")).model_dump() | sampling
+    return given | ({"sampling": sampling} if sampling else {})

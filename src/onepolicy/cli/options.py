@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from pydantic import ValidationError
 
 from onepolicy.errors import UsageError
@@ -14,6 +15,7 @@ from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.load import PRESETS, load_limits
 from onepolicy.records.json_text import number_in
 from onepolicy.records.protocol import COMMON_FIELDS, SamplingProtocol
+from onepolicy.workflow.protocol import whole_protocol
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -62,6 +64,13 @@ sampling_options = together(
     click.option("--samples-per-prompt", default=1, show_default=True, help="Completions of each prompt."),
     click.option("--seed", default=0, show_default=True, help="Of the sampling; each rollout gets one of its own."),
 )
+protocol_option = click.option(
+    "--protocol",
+    "protocol_source",
+    metavar="SOURCE",
+    help="Sample as this says: sampling_config.yaml, a lock, or another source of `onepolicy protocol`. The sampling "
+    "options that are given go over it.",
+)
 recording_options = together(
     click.option(
         "--budget",
@@ -98,14 +107,27 @@ limit_options = together(
 
 
 def protocol_from(options: dict[str, Any]) -> SamplingProtocol:
-    """Take the sampling options out of a command's options. Raises UsageError for a value out of range."""
+    """Take the sampling options, and what they go over, out of a command's options.
+
+    Raises: UsageError for a value out of range, or a source that does not say all of a protocol.
+    """
     values = {name: options.pop(name) for name in COMMON_FIELDS}
+    source = options.pop("protocol_source", None)
+    if source is not None:
+        values = whole_protocol(source).model_dump() | typed(values)
     try:
         return SamplingProtocol(**values)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{name} = {first['input']!r}: {first['msg']}.") from error
+        why = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{name} = {first['input']!r}: {why}." if name else f"{why}.") from error
+
+
+def typed(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of the command that runs which somebody typed; a default must not go over a file."""
+    context = click.get_current_context()
+    return {n: v for n, v in options.items() if context.get_parameter_source(n) is ParameterSource.COMMANDLINE}
 
 
 def limits_from(options: dict[str, Any]) -> Limits:

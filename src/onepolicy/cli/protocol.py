@@ -17,7 +17,7 @@ from onepolicy.cli.app import EXIT_STATUS_HELP, STAGE_EXIT_STATUS_HELP
 from onepolicy.cli.show import progress_bar
 from onepolicy.records.files import write_text_atomically
 from onepolicy.records.verdict import Status
-from onepolicy.report.protocol import show_consequences, show_differences, show_notes, show_protocol
+from onepolicy.report.protocol import show_consequences, show_differences, show_lost, show_notes, show_protocol
 from onepolicy.sampling.convert import Note
 from onepolicy.sampling.diff import Difference
 from onepolicy.sampling.measured.search import Measured
@@ -25,15 +25,14 @@ from onepolicy.workflow.protocol import (
     YAML,
     Comparison,
     Said,
-    Verified,
     compare,
-    lock_path,
     refuse_over_source,
     said_in,
     written_for,
 )
-from onepolicy.workflow.protocol import lock as write_lock_of
-from onepolicy.workflow.protocol import verify as verify_lock
+from onepolicy.workflow.protocol_lock import Locked, Verified, lock_path
+from onepolicy.workflow.protocol_lock import lock as write_lock_of
+from onepolicy.workflow.protocol_lock import verify as verify_lock
 
 _DIFF_STATUS = "Exit status: 0 the same, 1 different, 2 could not run, 3 it cannot be known."
 _json = click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
@@ -45,12 +44,13 @@ def protocol() -> None:
     """Do both sides sample alike? Files and runs need no model and no engine.
 
     SOURCE is a protocol (sampling_config.yaml), a lock (.lock), a run
-    directory, a model's folder, a framework's file as FRAMEWORK:FILE, for
-    example vllm:request.json or llamacpp:props.json, or a running server, as
-    vllm:http://127.0.0.1:8000 or llamacpp:http://127.0.0.1:8080: what it uses
-    for a request that leaves fields out, said by it or measured. With
-    ?request=FILE, a JSON object, these fields are sent; with ?completions=N
-    (8) more or fewer are drawn of each of 8 texts.
+    directory, green:FOLDER (the last run in it that passed), a model's folder,
+    a framework's file as FRAMEWORK:FILE, for example vllm:request.json or
+    llamacpp:props.json, or a running server, as vllm:http://127.0.0.1:8000 or
+    llamacpp:http://127.0.0.1:8080: what it uses for a request that leaves
+    fields out, said by it or measured. With ?request=FILE, a JSON object,
+    these fields are sent; with ?completions=N (8) more or fewer are drawn of
+    each of 8 texts.
     """
 
 
@@ -109,10 +109,9 @@ def write(framework: str, source: str, output: Path | None, as_json: bool) -> in
         write_text_atomically(output, text)
     if as_json:
         _print_json({"content": written.content, "lost": [asdict(note) for note in written.lost]})
-    elif output is None:
-        click.echo(text, nl=False)
-    if not as_json:
-        show_notes("lost", written.lost, Console(stderr=True))
+        return 0
+    click.echo(text if output is None else f"{output}: protocol {written.hash}\n", nl=False)
+    show_lost(written.lost, Console(stderr=True))
     return 0
 
 
@@ -127,7 +126,9 @@ def lock(source: str, output: Path | None) -> int:
         made = write_lock_of(source, path, bar)
     words = [source, *(() if output is None else ("--lock", str(output)))]
     command = f"onepolicy protocol verify {shlex.join(words)}"
-    click.echo(f"{path}: protocol {made.hash}. Hold it against what is used with: {command}")
+    click.echo(f"{path}: protocol {made.lock.hash}. Hold it against what is used with: {command}")
+    if made.was_there:
+        click.echo(_replaced(made))
     return 0
 
 
@@ -146,6 +147,14 @@ def verify(source: str, path: Path | None, as_json: bool) -> int:
     return found.status.exit_status
 
 
+def _replaced(made: Locked) -> str:
+    if made.replaced is None:
+        return "It replaces a file that was no lock, or one that was edited."
+    if not made.moved:
+        return f"It replaces {made.replaced.hash}, which is the same."
+    return f"It replaces {made.replaced.hash}; moved: {', '.join(one.field for one in made.moved)}."
+
+
 def _show_comparison(found: Comparison, console: Console) -> None:
     names = (found.a.source, found.b.source)
     show_differences(found.differences, names, console)
@@ -157,7 +166,7 @@ def _show_comparison(found: Comparison, console: Console) -> None:
 
 
 def _title(said: Said) -> str:
-    return f"{said.source}: not known" if said.measured else f"{said.source} has what no protocol has"
+    return f"{said.source}: not known" if said.is_partly_known else f"{said.source} has what no protocol has"
 
 
 def _show_untold(found: tuple[Difference, ...], console: Console) -> None:
@@ -167,14 +176,21 @@ def _show_untold(found: tuple[Difference, ...], console: Console) -> None:
 
 
 def _sentence(found: Comparison) -> str:
-    count = sum(one.matters for one in found.differences)
     if found.status is Status.FAIL:
-        return f"DIFFERENT: {count} field{'s' if count > 1 else ''} that matter{'' if count > 1 else 's'}."
-    if found.status is Status.UNKNOWN and (found.a.measured or found.b.measured):
+        return _different(found.differences)
+    if found.status is Status.UNKNOWN and (found.a.is_partly_known or found.b.is_partly_known):
         return "UNKNOWN: what is known of the two is the same."
     if found.status is Status.UNKNOWN:
         return "UNKNOWN: the fields of a protocol are the same, and what else is set cannot be compared."
     return f"SAME: both are the protocol {found.a.protocol.hash}." if not found.differences else _UNMATTERED
+
+
+def _different(found: tuple[Difference, ...]) -> str:
+    count, others = sum(one.matters for one in found), [one.field for one in found if not one.matters]
+    said = f"DIFFERENT: {count} field{'s' if count > 1 else ''} that matter{'' if count > 1 else 's'}"
+    if others:
+        said += f", {len(others)} that do{'' if len(others) > 1 else 'es'} not ({', '.join(others)})"
+    return f"{said}."
 
 
 _UNMATTERED = "SAME: what differs changes nothing of what is drawn."
@@ -186,11 +202,23 @@ def _show_verified(found: Verified, path: Path, console: Console) -> None:
     _show_untold(found.untold, console)
     words = {
         Status.PASS: f"SAME: the protocol is {found.lock.hash}, as it was locked.",
-        Status.FAIL: f"MOVED: {', '.join(one.field for one in found.moved)}. To write the locked one back: onepolicy "
-        f"protocol write yaml {path}",
-        Status.UNKNOWN: "UNKNOWN: the fields of the protocol did not move; what else is set cannot be compared.",
+        Status.FAIL: f"MOVED: {', '.join(one.field for one in found.moved)}. To write the locked one back: "
+        f"{_write_back(found.now, path)}",
+        Status.UNKNOWN: "UNKNOWN: what is known of the protocol did not move."
+        if found.now.is_partly_known
+        else "UNKNOWN: the fields of the protocol did not move; what else is set cannot be compared.",
     }
     console.print(words[found.status], soft_wrap=True, highlight=False, markup=False)
+
+
+def _write_back(now: Said, path: Path) -> str:
+    """The command that writes the locked protocol where the source reads it from, or prints it."""
+    framework, _, file = now.source.partition(":")
+    words = ["onepolicy", "protocol", "write"]
+    if file and framework == now.kind and not now.is_server:
+        return shlex.join([*words, framework, str(path), "--output", file])
+    own = ["--output", now.source] if now.kind == "protocol" else []
+    return shlex.join([*words, now.kind if now.is_server else "yaml", str(path), *own])
 
 
 def _of_said(said: Said) -> dict[str, Any]:

@@ -70,11 +70,11 @@ def compare(
 ) -> int:
     """Hold a snapshot, or a live engine, against an earlier snapshot.
 
-    Versions, configuration and tokenizer are compared first, and named before
-    any number. d is the later one minus the earlier one.
+    Versions, configuration, tokenizer and weights are compared first; of a
+    mismatch they are named before any number. d is the later one minus the
+    earlier one.
     """
-    if (after is None) == (engine is None) or (keep is not None and engine is None):
-        raise UsageError("name what to compare with: either a second snapshot, or --engine SPEC (with --keep DIR).")
+    _refuse_no_side(after, engine, keep)
     limits = limits_from(options)
     if after is not None:
         judgement = compare_snapshots(before, after, limits=limits)
@@ -86,6 +86,15 @@ def compare(
     else:
         show(judgement.model_copy(update={"run": ""}), Console())  # a comparison is kept in neither of the two
     return judgement.exit_status
+
+
+def _refuse_no_side(after: Path | None, engine: str | None, keep: Path | None) -> None:
+    if after is not None and engine is not None:
+        raise UsageError(f"{after} and --engine {engine} are two sides to compare with. Give one, not both.")
+    if after is None and engine is None:
+        raise UsageError("name what to compare with: either a second snapshot, or --engine SPEC (with --keep DIR).")
+    if keep is not None and engine is None:
+        raise UsageError(f"--keep {keep} keeps the snapshot that is taken of --engine SPEC, and none is. Leave it out.")
 
 
 def _refuse_a_suite_too(like: Path) -> None:

@@ -14,6 +14,7 @@ from onepolicy.cli.options import (
     limit_options,
     limits_from,
     protocol_from,
+    protocol_option,
     recording_options,
     resume_option,
     run_argument,
@@ -43,6 +44,7 @@ shard_option = click.option("--shard", default="1/1", show_default=True, help="2
 @click.option("--run", "path", type=click.Path(path_type=Path), required=True, help="Where the run is kept.")
 @resume_option
 @extend_option
+@protocol_option
 @sampling_options
 @recording_options
 @shard_option

@@ -27,25 +27,45 @@ class PairedTop:
     """[N, K]"""
 
 
-def pair_top(rollout_id: str, rollout: TopLists, trainer: TopLists, *, length: int) -> PairedTop | None:
+def pair_top(
+    rollout_id: str, rollout: TopLists, trainer: TopLists, *, length: int, own: bool = False
+) -> PairedTop | None:
     """The two lists side by side; None if the trainer's are of other tokens (it reported its own).
 
-    length: of the rollout, in tokens.
-    Raises: AlignmentError if the trainer's lists are of other positions, or positions lie outside the rollout.
+    length: of the rollout, in tokens. own: the trainer was given no lists to follow, as in a snapshot, so it may lack
+    positions (a shorter context); those that both have are paired.
+    Raises: AlignmentError if lists that were followed are of other positions, or positions lie outside the rollout.
     """
+    for side in (rollout, trainer):
+        _refuse_outside(rollout_id, side, length)
     if len(rollout.positions) != len(trainer.positions) or (rollout.positions != trainer.positions).any():
-        raise AlignmentError(
-            f"rollout {rollout_id}: the two sides keep top lists at other positions. Score the run again with the "
-            "rollout side's lists."
-        )
-    if len(rollout.positions) and (rollout.positions.min() < 0 or rollout.positions.max() >= length):
+        if not own:
+            raise AlignmentError(
+                f"rollout {rollout_id}: the two sides keep top lists at other positions. Score the run again with the "
+                "rollout side's lists."
+            )
+        rollout, trainer = _at_shared(rollout, trainer)
+    if rollout.ids.shape != trainer.ids.shape or (rollout.ids != trainer.ids).any():
+        return None
+    return PairedTop(positions=rollout.positions, ids=rollout.ids, rollout=rollout.logprobs, trainer=trainer.logprobs)
+
+
+def _refuse_outside(rollout_id: str, side: TopLists, length: int) -> None:
+    if len(side.positions) and (side.positions.min() < 0 or side.positions.max() >= length):
         raise AlignmentError(
             f"rollout {rollout_id}: its top lists name positions outside its {length} tokens. The reading is damaged; "
             "score this run again."
         )
-    if rollout.ids.shape != trainer.ids.shape or (rollout.ids != trainer.ids).any():
-        return None
-    return PairedTop(positions=rollout.positions, ids=rollout.ids, rollout=rollout.logprobs, trainer=trainer.logprobs)
+
+
+def _at_shared(rollout: TopLists, trainer: TopLists) -> tuple[TopLists, TopLists]:
+    """Both lists at the positions that both have."""
+    _, ours, theirs = np.intersect1d(rollout.positions, trainer.positions, return_indices=True)
+    return _at(rollout, ours), _at(trainer, theirs)
+
+
+def _at(side: TopLists, rows: np.ndarray) -> TopLists:
+    return TopLists(positions=side.positions[rows], ids=side.ids[rows], logprobs=side.logprobs[rows])
 
 
 def hybrid_sum(top: PairedTop, pair: Pair, row: int) -> tuple[float, int]:

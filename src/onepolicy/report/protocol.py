@@ -36,6 +36,7 @@ def show_differences(found: Iterable[Difference], names: tuple[str, str], consol
     for one in found:
         line = Text.assemble((one.field, "bold" if one.matters else "dim"))
         line.append(visible(f"  {_shown(one.a)} in {names[0]}, {_shown(one.b)} in {names[1]}"))
+        line.append("" if one.matters else "  (does not matter)", style="dim")
         console.print(line, soft_wrap=True)
         console.print(Text(f"    {one.why}", style="dim"))
 
@@ -54,6 +55,15 @@ def show_notes(title: str, notes: Iterable[Note], console: Console) -> None:
             console.print(Text(title, style="bold"))
         style = "yellow" if note.matters else "dim"
         console.print(Text(visible(f"  {note.field} = {note.value}: {note.why}"), style=style))
+
+
+def show_lost(notes: Iterable[Note], console: Console) -> None:
+    """Print what a framework's configuration cannot say: what is used first, then the names of what is not."""
+    found = tuple(notes)
+    show_notes("lost", (note for note in found if not note.is_unused), console)
+    unused = [note.field for note in found if note.is_unused]
+    if unused:
+        console.print(Text(f"at their default, nothing to say: {', '.join(unused)}", style="dim"), soft_wrap=True)
 
 
 def _table() -> Table:

@@ -26,6 +26,8 @@ class Note:
     """one sentence: why it is left out, and what holds instead"""
     matters: bool = False
     """whether it is used and may change what is drawn or said; a reader's unknown names do"""
+    is_unused: bool = False
+    """whether it is a field of a protocol at its default, which leaves nothing to say"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,11 @@ class Written:
 
     content: dict[str, Any] | list[str]
     """a mapping for a file or a request, or command line flags"""
+    hash: str
+    """of the protocol"""
     lost: tuple[Note, ...] = ()
-    """fields of the protocol that the framework does not have, and that do not change what is drawn"""
+    """fields of the protocol that the framework does not have, and that do not change what is drawn; what matters
+    first"""
 
 
 class Reader(Protocol):

@@ -30,7 +30,7 @@ WHY = {
     "padding_side": "Padding on the right of a prompt puts other positions in front of the first sampled token.",
     "use_cache": "Decoding without the cache is a prefill of each step, with other rounding.",
     "dtype": "Weights and activations of another precision give other logprobs.",
-    "seed_policy": "Samples that share a seed can be the same sample.",
+    "seed_policy": "A prompt that is asked again with the seed of each request gives the same sample again.",
     "add_bos": "A prompt with BOS and one without are two prompts.",
     "chat_template": "The same messages become another prompt.",
     "add_generation_prompt": "A prompt that does not open the assistant's turn is another prompt.",
@@ -76,6 +76,8 @@ def _elsewhere(name: str, a: SamplingProtocol, b: SamplingProtocol) -> tuple[str
         return "Both sides take the most likely token, which this does not change.", False
     if name == "seed":
         return WHY[name], False
+    if name == "seed_policy" and "each request" not in (a.seed_policy, b.seed_policy):
+        return "One side sends no seed: its draws cannot be repeated; the distribution is the same.", False
     return WHY[name], True
 
 

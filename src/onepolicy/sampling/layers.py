@@ -125,6 +125,8 @@ class Reading:
             placed = protocol.model_copy(update={"processors": canonical_order(protocol, order)})
         except ValidationError as error:
             raise UsageError(self._said(error)) from error
+        if placed.processors != order:
+            order_source = f"the default; {self.framework}'s own order gives the same here"
         unsaid = dict.fromkeys(SamplingProtocol.model_fields, "not said")
         sources = {**unsaid, **self.sources, "processors": order_source}
         return ReadProtocol(protocol=placed, sources=sources, ignored=tuple(self.notes))

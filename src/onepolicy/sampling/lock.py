@@ -14,7 +14,7 @@ from onepolicy.records.strict import Strict
 from onepolicy.records.yaml_file import read_text
 from onepolicy.sampling.diff import Difference, differences
 
-_HINT = "Write one with: onepolicy protocol lock FILE"
+_HINT = "Write one with: onepolicy protocol lock {}"
 
 
 class Lock(Strict):
@@ -44,17 +44,21 @@ def write_lock(path: Path, lock: Lock) -> None:
     write_text_atomically(path, lock.model_dump_json(indent=2) + "\n")
 
 
-def read_lock(path: Path) -> Lock:
-    """The lock in a file. Raises: UsageError if it cannot be read, is none, or was edited."""
+def read_lock(path: Path, *, source: str = "SOURCE") -> Lock:
+    """The lock in a file. source: what it is, or would be, the lock of; as `protocol lock` takes it.
+
+    Raises: UsageError if it cannot be read, is none, or was edited.
+    """
+    hint = _HINT.format(source)
     try:
-        return Lock.model_validate_json(read_text(path, hint=_HINT))
+        return Lock.model_validate_json(read_text(path, hint=hint))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         why = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{path}: is no lock of a protocol ({where or 'hash'}: {why}). {_HINT}") from error
+        raise UsageError(f"{path}: is no lock of a protocol ({where or 'hash'}: {why}). {hint}") from error
 
 
 def moved(lock: Lock, now: SamplingProtocol) -> tuple[Difference, ...]:

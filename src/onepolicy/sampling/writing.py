@@ -10,6 +10,7 @@ from typing import Any
 from onepolicy.errors import UsageError
 from onepolicy.records.processors import Processor, pairs_that_matter
 from onepolicy.records.protocol import SamplingProtocol
+from onepolicy.records.yaml_file import in_one_line
 from onepolicy.sampling.convert import Note, Written
 from onepolicy.sampling.layers import canonical_order
 from onepolicy.sampling.spellings import Setting, default_of
@@ -43,8 +44,10 @@ class Writing:
         self.said.add(name)
         if self.uses(name) and name not in BESIDE:
             self.refused.append(f"{name} = {self._value(name)} ({why})")
+        elif self.uses(name):
+            self.note(name, why, matters=True)
         else:
-            self.note(name, why, matters=self.uses(name))
+            self.lost.append(Note(field=name, value=self._value(name), why=why, is_unused=True))
 
     def refuse(self, name: str, why: str) -> None:
         """A value that the framework takes for another one, or not at all."""
@@ -101,6 +104,7 @@ class Writing:
 
     def finish(self, content: dict[str, Any] | list[str]) -> Written:
         """The configuration. Raises: UsageError that names everything that changes what is drawn and cannot be said."""
+        self._schedule()
         for name in SamplingProtocol.model_fields:
             if name not in self.said:
                 self.cannot(name, f"{self.framework} has no setting for it")
@@ -109,8 +113,20 @@ class Writing:
                 f"{self.framework} cannot say {'; '.join(self.refused)}. Change the protocol, or sample with another "
                 "engine: what is drawn would not be what the protocol says."
             )
-        return Written(content=content, lost=tuple(self.lost))
+        return Written(
+            content=content, hash=self.protocol.hash, lost=tuple(sorted(self.lost, key=lambda note: not note.matters))
+        )
+
+    def _schedule(self) -> None:
+        """A configuration has one temperature: that of the end, which is what is served."""
+        schedule = self.protocol.schedule
+        if schedule is None or not schedule.moves or "schedule" in self.said:
+            return
+        why = (
+            f"the schedule moves from {schedule.start:g} to {schedule.end:g} over {schedule.steps} steps; what is "
+            "written has one temperature, the last. Before that step, send protocol.at_step(step).temperature"
+        )
+        self.note("schedule", why, matters=True)
 
     def _value(self, name: str) -> str:
-        value = getattr(self.protocol, name)
-        return value if isinstance(value, str) else repr(value)
+        return in_one_line(self.protocol.model_dump(mode="json")[name])

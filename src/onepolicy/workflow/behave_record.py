@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from onepolicy.engines.spec import EngineSpec
+from onepolicy.engines.spec import EngineSpec, parse_spec
 from onepolicy.errors import UsageError
 from onepolicy.integrations import check_spec, open_sampler
 from onepolicy.records.protocol import SamplingProtocol
@@ -19,20 +19,40 @@ from onepolicy.workflow.record import RecordRequest, record_with
 
 SIDES = ("a", "b")
 """folders of the two runs"""
+SAMPLES = 4
+"""of each prompt"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BehaveRequest:
-    """Two configurations to sample under."""
+    """Two configurations to sample under. Raises: UsageError for an engine that is no spec."""
 
-    engine_a: EngineSpec
-    a: SamplingProtocol
-    engine_b: EngineSpec
-    b: SamplingProtocol
+    engine_a: str | EngineSpec
+    """a spec, or its text: "transformers:./model" """
+    a: SamplingProtocol = SamplingProtocol(samples_per_prompt=SAMPLES)
+    engine_b: str | EngineSpec | None = None
+    """A's if not given"""
+    b: SamplingProtocol | None = None
+    """A's with the seed after A's if not given"""
     suite: str = "quick"
     prompts: int | None = None
     """of the suite, spread over it; all if not given"""
     keep_text: bool = True
+
+    def __post_init__(self) -> None:
+        engine = parse_spec(self.engine_a)
+        object.__setattr__(self, "engine_a", engine)
+        object.__setattr__(self, "engine_b", engine if self.engine_b is None else parse_spec(self.engine_b))
+        if self.b is None:
+            object.__setattr__(self, "b", self.a.model_copy(update={"seed": self.a.seed + 1}))
+
+
+_EXAMPLES = {
+    "processors": """ Give a list, for example 'processors=["penalties","top_k","top_p","min_p","temperature"]'.""",
+    "stop": """ Give a list, for example 'stop=["</answer>"]'.""",
+    "stop_token_ids": """ Give a list, for example 'stop_token_ids=[151645]'.""",
+}
+"""how the fields are written that are lists"""
 
 
 def record_both(
@@ -44,8 +64,9 @@ def record_both(
     Raises: EngineError, RunError, UsageError.
     """
     shown = progress or Silent()
-    for spec in (request.engine_a, request.engine_b):
-        check_spec(spec)
+    asked = {name: _record_request(request, name) for name in SIDES}
+    for one in asked.values():
+        check_spec(one.engine)
     suite = load_suite(request.suite)
     if suite.is_fixed:
         raise UsageError(f"the suite {suite.name!r} is of fixed sequences; nothing is sampled. Take quick or standard.")
@@ -54,8 +75,7 @@ def record_both(
             f"{request.prompts} prompts are asked for, and the suite {suite.name!r} has {len(suite.prompts)}. Take as "
             "many as that at most, or a larger suite: standard, or a JSONL file."
         )
-    asked = {name: _record_request(request, name) for name in SIDES}
-    same = request.engine_a == request.engine_b
+    same = asked["a"].engine == asked["b"].engine
     for names in [SIDES] if same else [(name,) for name in SIDES]:
         sampler = open_sampler(asked[names[0]].engine)
         try:
@@ -107,6 +127,9 @@ def _protocol(option: str, texts: Sequence[str], samples: int) -> SamplingProtoc
     known = [name for name in SamplingProtocol.model_fields if name != "samples_per_prompt"]
     for text in texts:
         name, sign, value = (part.strip() for part in text.partition("="))
+        if name == "samples_per_prompt":
+            number = value if sign and value else "N"
+            raise UsageError(f"{option} {text!r}: give --samples {number}, which is for both.")
         if not sign or name not in known:
             raise UsageError(f"{option} {text!r}: write it as name=value. Known: {', '.join(known)}.")
         if name in values:
@@ -117,7 +140,8 @@ def _protocol(option: str, texts: Sequence[str], samples: int) -> SamplingProtoc
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "together"
-        raise UsageError(f"{option}: {where} = {first['input']!r}: {first['msg']}.") from error
+        example = _EXAMPLES.get(where.partition(".")[0], "")
+        raise UsageError(f"{option}: {where} = {first['input']!r}: {first['msg']}.{example}") from error
 
 
 def _value(text: str) -> object:

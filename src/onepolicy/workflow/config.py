@@ -22,6 +22,8 @@ from onepolicy.judgement.load import PRESETS, limits_in, load_limits
 from onepolicy.records.protocol import COMMON_FIELDS, SamplingProtocol
 from onepolicy.records.strict import Strict
 from onepolicy.records.yaml_file import mapping_in, read_text
+from onepolicy.sampling.file import read_protocol_file
+from onepolicy.sampling.lock import read_lock
 from onepolicy.suites import SUITES
 from onepolicy.workflow.check import CheckRequest
 
@@ -86,7 +88,7 @@ class Config(Strict):
     for a difference."""
     suite: str = Field(default="quick", min_length=1, description=f"{', '.join(SUITES)}, or a JSONL file.")
     sampling: Annotated[SamplingProtocol, BeforeValidator(_numbers)] = SamplingProtocol()
-    """How completions are sampled."""
+    """How completions are sampled: the fields of a protocol, or a file with them such as sampling_config.yaml."""
     budget: int | None = Field(default=None, ge=1, strict=True)
     """Completion tokens at most; the suite's last prompts are left out. null is no limit."""
     top: int = Field(default=20, ge=0, strict=True)
@@ -111,6 +113,8 @@ def load_config(path: Path) -> Config:
     try:
         found = mapping_in(read_text(path, hint=_HINT), what=_WHAT)
         values = {name: value for name, value in found.items() if value is not None}
+        if isinstance(values.get("sampling"), str):
+            values["sampling"] = _protocol_at(path.parent / values["sampling"])
         config = moved(_valid(values), start=path.parent, end=Path())
         _refuse_remote_code(config)
         if not isinstance(config.limits, str):
@@ -118,6 +122,11 @@ def load_config(path: Path) -> Config:
         return config
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
+
+
+def _protocol_at(path: Path) -> SamplingProtocol:
+    """The protocol in a file beside a config: a protocol or a lock."""
+    return read_lock(path).protocol if path.suffix == ".lock" else read_protocol_file(path)
 
 
 def _refuse_remote_code(config: Config) -> None:

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onepolicy.errors import OnePolicyError, UsageError
@@ -36,6 +36,9 @@ class Green:
     path: Path
     """the run; of two that were compared with `behave`, that of B, which serves"""
     protocol: SamplingProtocol
+    """to go back to; without what `behave` itself chose for the comparison"""
+    put_back: frozenset[str] = frozenset()
+    """fields that have their default in place of what `behave` chose"""
 
 
 def green_run(folder: Path) -> Green:
@@ -67,7 +70,8 @@ def way_back(folder: Path, now: SamplingProtocol) -> str | None:
         green = green_run(folder)
     except OnePolicyError:
         return None
-    if not any(one.matters for one in differences(green.protocol, now)):
+    found = differences(green.protocol, now)
+    if not any(one.matters and one.field not in green.put_back for one in found):
         return f"The last green run, {green.path}, was sampled under the same protocol."
     command = f"onepolicy protocol write yaml {shlex.quote(f'{GREEN}:{folder}')} --output {_FILE}"
     return f"The last green protocol is that of {green.path}. To write it back: {command}"
@@ -118,7 +122,18 @@ def _of_comparison(path: Path) -> Green | str:
     kept = kept_behaviour(path)
     if kept.found.status is not Status.PASS:
         return _STATUSES[kept.found.status]
-    return _sampled(Run.open(path / "b")) if kept.is_of(path) else FOREIGN
+    found = _sampled(Run.open(path / "b"))
+    if not kept.is_of(path):
+        return FOREIGN
+    return _serving(found, Run.open(path / "a").manifest.protocol) if isinstance(found, Green) else found
+
+
+def _serving(green: Green, a: SamplingProtocol) -> Green:
+    """Without B's seed, if it is only the one after A's, and without the number of samples to compare."""
+    usual = SamplingProtocol()
+    chosen = {"samples_per_prompt", "seed"} if green.protocol.seed == a.seed + 1 else {"samples_per_prompt"}
+    protocol = green.protocol.model_copy(update={name: getattr(usual, name) for name in chosen})
+    return replace(green, protocol=protocol, put_back=frozenset(chosen))
 
 
 def _of_run(path: Path) -> Green | str:

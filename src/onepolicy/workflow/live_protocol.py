@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from onepolicy.engines.spec import EngineSpec, parse_spec
-from onepolicy.errors import UsageError
+from onepolicy.errors import EngineError, UsageError
 from onepolicy.integrations import ENGINES, MEASURED_LIVE, check_spec, live_protocol_of
 from onepolicy.records.json_text import json_in
 from onepolicy.records.yaml_file import read_text
@@ -22,6 +24,8 @@ COMPLETIONS = "completions"
 """the option that says how many completions of each text are drawn where values are measured"""
 STEPS = 11
 """parts of a measurement of which it is told"""
+_CONNECT = 5.0
+"""seconds in which a server that is there, or a port that is closed, answers"""
 
 
 def is_live(source: str) -> bool:
@@ -45,6 +49,7 @@ def live_protocol(source: str, progress: Progress | None = None) -> Effective:
     own = (REQUEST, COMPLETIONS) if more else (REQUEST,)
     server = replace(spec, options={name: value for name, value in spec.options.items() if name not in own})
     check_spec(server)
+    _refuse_closed(server)
     told.start(f"asking {spec.engine} at {spec.target}", STEPS, "steps")
     left = STEPS
 
@@ -56,6 +61,23 @@ def live_protocol(source: str, progress: Progress | None = None) -> Effective:
     found: Effective = ask(server, request, done=done, **more)
     told.advance(left)
     return found
+
+
+def _refuse_closed(spec: EngineSpec) -> None:
+    """Raise EngineError if nothing listens there: a connection that is refused is not tried for half a minute.
+
+    Whatever else may be wrong is left to the requests, which say it better.
+    """
+    try:
+        url = urlsplit(spec.target)
+        address = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+        socket.create_connection(address, timeout=_CONNECT).close()
+    except ConnectionRefusedError as error:
+        raise EngineError(
+            f"{spec.target}: the connection is refused. Is the server up, and is it this port?"
+        ) from error
+    except (OSError, ValueError):
+        return
 
 
 def _drawn(spec: EngineSpec) -> dict[str, int]:

@@ -46,7 +46,7 @@ def measure(
     """Stream two readings over the rollouts of the first run. Raises: RunError, ForeignReadingError."""
     p_join, q_join = ReadingJoin(rollout_run, rollout), ReadingJoin(trainer_run, trainer)
     p_top, q_top = TopJoin(rollout_run, rollout), TopJoin(trainer_run, trainer)
-    p_meaning = p_join.info.meaning
+    p_meaning, own_lists = p_join.info.meaning, q_join.info.request.report_ids_of is None
     measured = Measurement(
         rollout_meaning=p_meaning,
         trainer_meaning=q_join.info.meaning,
@@ -63,7 +63,7 @@ def measure(
         _check_new(rollout_run, block, seen)
         digests = digests_of(block)
         p, q = p_join.take(block, digests), q_join.take(block, digests)
-        measured.add(pair_up(block, digests, p, q), _paired(block, p_top, q_top), wait=False)
+        measured.add(pair_up(block, digests, p, q), _paired(block, p_top, q_top, own=own_lists), wait=False)
         by_step.add(block, measured.buckets.version_of)
         progress.advance(len(block.rollout_ids))
     measured.finish()
@@ -111,13 +111,15 @@ def _check_new(run: Run, block: RolloutBlock, seen: set[str]) -> None:
         seen.add(rollout_id)
 
 
-def _paired(block: RolloutBlock, rollout: TopJoin, trainer: TopJoin) -> dict[str, PairedTop]:
+def _paired(block: RolloutBlock, rollout: TopJoin, trainer: TopJoin, *, own: bool) -> dict[str, PairedTop]:
     if not len(rollout) or not len(trainer):
         return {}
     pairs: dict[str, PairedTop] = {}
     for rollout_id, length in zip(block.rollout_ids, np.diff(block.offsets).tolist(), strict=True):
         p, q = rollout.get(rollout_id), trainer.get(rollout_id)
-        paired = pair_top(rollout_id, p, q, length=length) if p is not None and q is not None else None
+        if p is None or q is None:
+            continue
+        paired = pair_top(rollout_id, p, q, length=length, own=own)
         if paired is not None:
             pairs[rollout_id] = paired
     return pairs

@@ -23,7 +23,7 @@ from onepolicy.sampling.consequences import consequences
 from onepolicy.sampling.convert import Note, ReadProtocol, Written
 from onepolicy.sampling.diff import Difference, differences
 from onepolicy.sampling.file import protocol_text, read_protocol_file
-from onepolicy.sampling.lock import Lock, lock_of, moved, read_lock, write_lock
+from onepolicy.sampling.lock import read_lock
 from onepolicy.sampling.measured.search import NOT_KNOWN, Measured
 from onepolicy.sampling.vocabulary import refuse_beyond, vocabulary_of
 from onepolicy.workflow.green import GREEN, green_run
@@ -36,8 +36,8 @@ YAML = "yaml"
 LOCK_ENDING = ".lock"
 SILENT = Silent()
 _KINDS = (
-    "a protocol (.yaml), a lock (.lock), a run directory, a framework's file as FRAMEWORK:FILE, or a running server as "
-    "vllm:http://host:port or llamacpp:http://host:port"
+    "a protocol (.yaml), a lock (.lock), a run directory, green:FOLDER (the last run in it that passed), a framework's "
+    "file as FRAMEWORK:FILE, or a running server as vllm:http://host:port or llamacpp:http://host:port"
 )
 
 
@@ -62,14 +62,24 @@ class Said:
         """The protocol itself."""
         return self.read.protocol
 
+    @property
+    def is_server(self) -> bool:
+        """Whether it was asked of a running server."""
+        return is_live(self.source)
+
     def could_be(self, name: str, value: object) -> bool:
         """Whether a field that was measured could have another value."""
         found = self.measured.get(name)
         return found is not None and isinstance(value, int | float) and found.could_be(value)
 
     def lacks(self, name: str) -> bool:
-        """Whether a field could not be measured on a running server."""
+        """Whether a field is not known: it could not be measured on a running server, or recorded files do not say."""
         return self.read.sources.get(name, "").startswith(NOT_KNOWN)
+
+    @property
+    def is_partly_known(self) -> bool:
+        """Whether some fields are known to a resolution only, or not at all."""
+        return bool(self.measured) or any(self.lacks(name) for name in SamplingProtocol.model_fields)
 
     @property
     def open_notes(self) -> tuple[Note, ...]:
@@ -96,24 +106,6 @@ class Comparison:
         return Status.UNKNOWN if self.a.open_notes or self.b.open_notes or self.untold else Status.PASS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """A protocol held against its lock."""
-
-    lock: Lock
-    now: Said
-    moved: tuple[Difference, ...]
-    untold: tuple[Difference, ...] = ()
-    """fields that moved by less than a running server shows, if they did"""
-
-    @property
-    def status(self) -> Status:
-        """Fail if a field moved, whatever it does; unknown if a side has what cannot be compared."""
-        if self.moved:
-            return Status.FAIL
-        return Status.UNKNOWN if self.now.open_notes or self.untold else Status.PASS
-
-
 def said_in(source: str, progress: Progress = SILENT) -> Said:
     """The protocol that a file, a run, a framework's file or a running server says.
 
@@ -132,7 +124,10 @@ def _said_in_file(source: str) -> Said:
     if target and framework in PROTOCOLS:
         return _of_framework(source, framework, Path(target))
     if target and framework == GREEN:
-        return said_in(str(green_run(Path(target)).path))
+        green = green_run(Path(target))
+        found = said_in(str(green.path))
+        sources = {**found.read.sources, **dict.fromkeys(green.put_back, "default")}
+        return replace(found, read=replace(found.read, protocol=green.protocol, sources=sources))
     path = Path(source)
     if path.is_dir():
         return _of_folder(source, path)
@@ -156,23 +151,24 @@ def compare(a: str, b: str, *, run: Path | None = None, progress: Progress = SIL
     Raises: UsageError, one for stop ids that the run's model does not have; RunError, EngineError.
     """
     left, right = said_in(a, progress), said_in(b, progress)
-    found, untold = _told(differences(left.protocol, right.protocol), left, right)
+    found, untold = told(differences(left.protocol, right.protocol), left, right)
     compared = Comparison(a=left, b=right, differences=found, untold=untold)
     if run is None:
         return compared
     recorded = Run.open(run)
     for said in (left, right):
-        _refuse_other_model(said.source, said.protocol, vocabulary_of(recorded), run)
+        refuse_other_model(said.source, said.protocol, vocabulary_of(recorded), run)
     sides = Sides(a=left.protocol, b=right.protocol, names=(a, b), recorded=recorded.manifest.protocol)
     return replace(compared, consequences=consequences(recorded, found, sides))
 
 
-def _refuse_other_model(source: str, protocol: SamplingProtocol, vocab_size: int | None, run: Path | str) -> None:
+def refuse_other_model(source: str, protocol: SamplingProtocol, vocab_size: int | None, run: Path | str) -> None:
+    """Raise UsageError for stop ids that the model of a run does not have."""
     where = f"{source}: stop_token_ids"
     refuse_beyond(protocol.stop_token_ids, vocab_size, where=where, of=f"the model of {run}")
 
 
-def _told(found: tuple[Difference, ...], a: Said, b: Said) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
+def told(found: tuple[Difference, ...], a: Said, b: Said) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
     """Differences, and those that are smaller than what was measured. A field that is not known is in neither."""
     known = [one for one in found if not (a.lacks(one.field) or b.lacks(one.field) or _of_own_ends(one, a, b))]
     untold = tuple(one for one in known if a.could_be(one.field, one.b) or b.could_be(one.field, one.a))
@@ -196,26 +192,13 @@ def written_for(framework: str, source: str, progress: Progress = SILENT) -> tup
     """
     protocol = said_in(source, progress).protocol
     if framework == YAML:
-        return protocol_text(protocol), Written(content=protocol.model_dump(mode="json"))
+        return protocol_text(protocol), Written(content=protocol.model_dump(mode="json"), hash=protocol.hash)
     if framework not in PROTOCOLS:
         raise UsageError(f"there is no framework {framework!r}. Known: {', '.join([YAML, *PROTOCOLS])}.")
     written = protocol_writer(framework)(protocol)
     if isinstance(written.content, list):
         return shlex.join(written.content) + "\n", written
     return json.dumps(written.content, indent=2, ensure_ascii=False) + "\n", written
-
-
-def lock_path(source: str) -> Path:
-    """Where the lock of a source is kept unless told otherwise: beside it.
-
-    Raises: UsageError for a running server, for `green:`, which is another run by and by, and for the root folder.
-    """
-    framework, _, target = source.partition(":")
-    path = Path(target if target and framework in PROTOCOLS else source)
-    path = path if path.name not in ("", "..") else path.resolve()
-    if is_live(source) or (target and framework == GREEN) or not path.name:
-        raise UsageError(f"{source}: there is no file beside which a lock could lie. Say where it is kept.")
-    return path.with_name(path.name + LOCK_ENDING)
 
 
 def refuse_over_source(path: Path, source: str) -> None:
@@ -226,26 +209,29 @@ def refuse_over_source(path: Path, source: str) -> None:
         raise UsageError(f"{path}: is the source itself, which would be lost. Write to another file.")
 
 
-def lock(source: str, path: Path, progress: Progress = SILENT) -> Lock:
-    """Write the lock of the protocol that a source says. Raises: UsageError if it cannot be said wholly."""
+def whole_protocol(source: str, progress: Progress = SILENT, *, what: str = "it would be left out") -> SamplingProtocol:
+    """The protocol that a source says, all of which is known.
+
+    what: happens to what no protocol has. Raises: UsageError if it sets what no protocol has, or leaves a field open;
+    see `said_in`.
+    """
     said = said_in(source, progress)
-    if said.open_notes:
-        note = said.open_notes[0]
+    if not said.open_notes:
+        return said.protocol
+    note = said.open_notes[0]
+    if note.value == "not given":
         raise UsageError(
-            f"{source}: {note.field} = {note.value} is no part of a protocol ({note.why}), so a lock would not hold "
-            "it. Take it out first."
+            f"{source}: {note.field} is not given: {note.why}. A file with the parts request and "
+            f"{note.field.removesuffix('.json')} holds both."
         )
-    made = lock_of(said.protocol, source=source)
-    write_lock(path, made)
-    return made
-
-
-def verify(source: str, path: Path, progress: Progress = SILENT) -> Verified:
-    """A source held against a lock. Raises: UsageError if either cannot be read, or is of another model than a run."""
-    kept, now = read_lock(path), said_in(source, progress)
-    _refuse_other_model(str(path), kept.protocol, now.vocab_size, source)
-    found, untold = _told(moved(kept, now.protocol), now, now)
-    return Verified(lock=kept, now=now, moved=found, untold=untold)
+    if said.is_partly_known:
+        raise UsageError(
+            f"{source}: {note.field} = {note.value} ({note.why}): not all of its protocol is known. Write the protocol "
+            "as sampling_config.yaml and give that."
+        )
+    raise UsageError(
+        f"{source}: {note.field} = {note.value} is no part of a protocol ({note.why}), so {what}. Take it out first."
+    )
 
 
 def _whole(source: str, kind: str, protocol: SamplingProtocol, notes: tuple[Note, ...] = ()) -> Said:
@@ -258,7 +244,18 @@ def _of_folder(source: str, path: Path) -> Said:
         return _of_framework(source, "transformers", path / GENERATION)
     run = Run.open(path)
     said = _whole(source, "run", run.manifest.protocol, (*_of_import(run), *_of_hashes(run)))
+    if run.manifest.imported is not None:
+        said = replace(said, read=replace(said.read, sources=_given(said)))
     return replace(said, vocab_size=vocabulary_of(run))
+
+
+def _given(said: Said) -> dict[str, str]:
+    """Sources of an imported run: recorded files do not say how they were sampled, the import may have been told."""
+    changed = said.protocol.changed
+    return {
+        name: "given to the import" if name in changed else f"{NOT_KNOWN}: the import was not given it"
+        for name in SamplingProtocol.model_fields
+    }
 
 
 def _of_import(run: Run) -> tuple[Note, ...]:
@@ -298,7 +295,7 @@ def _content(path: Path) -> Mapping[str, Any] | list[Any]:
     text = read_text(path, hint="Give the framework's configuration as a file.")
     if path.suffix in (".yaml", ".yml"):
         return mapping_in(text, what="a configuration is a mapping")
-    if path.suffix != ".json":
+    if path.suffix != ".json" and not text.lstrip().startswith("{"):
         return _words(text)
     found = json_in(text)
     if not isinstance(found, dict | list):

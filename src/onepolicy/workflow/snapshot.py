@@ -29,6 +29,8 @@ from onepolicy.workflow.snapshot_lists import lists_verdict
 
 SUITE = "fixed-quick"
 TOP = 20
+MADE_WITH = ("versions", "configuration", "tokenizer", "weights")
+"""checks of how a snapshot was made, in the order in which a cause is looked for"""
 _SHOWN = 5
 
 
@@ -53,6 +55,8 @@ def take(request: SnapshotRequest, path: Path, *, resume: bool = False, progress
     Raises: EngineError, RunError, UsageError; what was scored before stays, and `resume` goes on from there.
     """
     check_spec(request.engine)
+    if not resume and (path / "manifest.json").exists():
+        raise RunError(f"{path}: a snapshot or a run is already there. Go on with --resume, or give another --output.")
     shown = progress or Silent()
     engine = open_engine(request.engine)
     try:
@@ -153,13 +157,8 @@ def _opened(path: Path) -> Run:
 
 def _made_with(then: ReadingInfo, now: ReadingInfo) -> list[Verdict]:
     """Versions, configuration, tokenizer and weights, in the order in which a cause is looked for. They inform."""
-    compared = {
-        "versions": (_versions(then), _versions(now)),
-        "configuration": (_configuration(then), _configuration(now)),
-        "tokenizer": (_tokenizer(then), _tokenizer(now)),
-        "weights": (_weights(then), _weights(now)),
-    }
-    return [_alike(check, _changes(*sides)) for check, sides in compared.items()]
+    said = (_versions, _configuration, _tokenizer, _weights)
+    return [_alike(check, _changes(of(then), of(now))) for check, of in zip(MADE_WITH, said, strict=True)]
 
 
 def _versions(info: ReadingInfo) -> dict[str, str]:
@@ -215,9 +214,9 @@ def _sentence(verdicts: Sequence[Verdict]) -> str:
 
 
 def _named(verdicts: Sequence[Verdict]) -> str:
-    made = [v for v in verdicts if v.check in ("versions", "configuration", "tokenizer")]
+    made = [v for v in verdicts if v.check in MADE_WITH]
     odd = [f"{v.check} ({'; '.join(_shortened(v))})" for v in made if v.status is not Status.PASS]
-    return f"look first at {', '.join(odd)}." if odd else "versions, configuration and tokenizer are the same."
+    return f"look first at {', '.join(odd)}." if odd else "versions, configuration, tokenizer and weights are the same."
 
 
 def _shortened(verdict: Verdict) -> list[str]:

@@ -123,7 +123,10 @@ def _defaults(reading: Reading, asked: Layer, started: Layer, model: Any, *, ope
     config = mapping_of(model, what="generation_config.json")
     absent = [name for name in FROM_MODEL if not asked.has(name)]
     if model is None and absent:
-        why = f"SGLang takes {', '.join(absent)} from the one in the model's folder; neutral values stand here. Give it"
+        filled = ", ".join(absent)
+        why = (
+            f"SGLang takes {filled} from the one in the model's folder; neutral values stand here. Give it or send them"
+        )
         reading.note("generation_config.json", "not given", why, matters=True)
     return [Layer(name="generation_config.json", values={name: config.get(name) for name in FROM_MODEL})]
 

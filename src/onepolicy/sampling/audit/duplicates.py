@@ -46,6 +46,8 @@ class Duplicates:
     def verdicts(self) -> list[Verdict]:
         """One."""
         seen = self._coincidences
+        if seen.draws == len(self._names):
+            return [unknown(CHECK, "not checked: no prompt has two samples.")]
         if not self._found.count:
             return [passed(CHECK, f"no two of {seen.draws} samples of {len(self._names)} prompts coincide.")]
         count = f"{seen.hits} of {seen.draws} samples equal an earlier one of the same prompt"

@@ -32,7 +32,7 @@ class EndsAtAll:
     def verdicts(self) -> list[Verdict]:
         """One."""
         if self._asked.protocol.ignore_eos:
-            return [passed(CHECK, "not checked: the protocol ignores end tokens.", required=False)]
+            return [unknown(CHECK, "not checked: the protocol ignores end tokens.")]
         if self._ended:
             return [passed(CHECK, f"{self._ended} of {self._calls} completions have an end token.")]
         if self._cut < MANY:

@@ -8,7 +8,7 @@ from onepolicy.records.tokens import IntArray
 from onepolicy.records.verdict import Verdict
 from onepolicy.sampling.audit.asked import Asked
 from onepolicy.sampling.audit.call import Call
-from onepolicy.sampling.audit.found import Found, passed
+from onepolicy.sampling.audit.found import Found, passed, unknown
 
 CHECK = "same_prompt"
 
@@ -48,6 +48,8 @@ class SamePrompt:
         """One."""
         sides = {"cut on the left": self._left, "cut on the right": self._right, "of other ids": self._other}
         odd = {side: found for side, found in sides.items() if found.count}
+        if self._calls == len(self._known):
+            return [unknown(CHECK, "not checked: no prompt has two samples.")]
         if not odd:
             return [passed(CHECK, f"the {self._calls} samples of {len(self._known)} prompts begin as one another do.")]
         named = ", ".join(f"{found.count} {side}" for side, found in odd.items())

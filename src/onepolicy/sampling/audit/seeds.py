@@ -40,7 +40,7 @@ class Seeds:
         """One."""
         policy = self._asked.protocol.seed_policy
         if self._asked.protocol.is_greedy:
-            return [passed(CHECK, "not checked: nothing is drawn at random.", required=False)]
+            return [unknown(CHECK, "not checked: nothing is drawn at random.")]
         if not self._calls:
             return [unknown(CHECK, f"not checked: the run names no seeds (seed policy {policy!r}).")]
         if self._same.count and policy != "each request":

@@ -38,7 +38,7 @@ class StopStrings:
     def verdicts(self) -> list[Verdict]:
         """One."""
         if not self._asked.stops:
-            return [passed(CHECK, "not checked: no stop string is named (--stop).", required=False)]
+            return [unknown(CHECK, "not checked: no stop string is named (--stop).")]
         if not self._looked:
             return [
                 unknown(CHECK, "the run has neither a tokenizer nor texts to look for stop strings in.", required=True)

@@ -47,7 +47,7 @@ class TokensAfterEnd:
     def verdicts(self) -> list[Verdict]:
         """One."""
         if self._ignored:
-            return [passed(CHECK, "not checked: the protocol ignores end tokens.", required=False)]
+            return [unknown(CHECK, "not checked: the protocol ignores end tokens.")]
         if not self._ends:
             return [unknown(CHECK, "not checked: the run names no end token. Name them with --end.")]
         if not self._found.count:
