@@ -16,7 +16,7 @@ test: $(VENV)/.dev
 
 # Real engines on the packaged model, a real vLLM, a real TRL training, and files that verl itself writes; about 20 minutes.
 test-real: $(VENV)/.dev .venv-rollout/.ready .venv-trainer/.ready .venv-vllm/.ready .tokenizers/.ready .peers/.ready
-	$(BIN)/pytest -m "real and not full"
+	$(BIN)/pytest -m "real and not full" --durations=15
 
 # Long; outside CI.
 test-full: $(VENV)/.dev .venv-vllm/.ready .peers/.ready

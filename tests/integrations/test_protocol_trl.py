@@ -125,6 +125,7 @@ def test_a_value_that_cannot_be_is_an_error(config):
         read_protocol(config)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not PEERS.exists(), reason="TRL is not in .peers: run make bench once")
 def test_trls_own_class_is_read_with_its_defaults_and_without_an_unknown_name():
     found = subprocess.run(

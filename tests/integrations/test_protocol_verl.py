@@ -130,6 +130,7 @@ def test_a_value_that_cannot_be_is_an_error(rollout):
         read_protocol(configuration(**rollout))
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not PEERS.exists(), reason="verl is not in .peers: run make bench once")
 def test_verls_own_files_are_read_without_an_unknown_name():
     folder = PEERS / "verl" / "trainer" / "config"

@@ -13,7 +13,7 @@ import pytest
 
 from onepolicy.records.run import Run
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.full]
 
 SUITE = Path(__file__).with_name("half_chinese.jsonl")
 ONEPOLICY = [sys.executable, "-m", "onepolicy"]

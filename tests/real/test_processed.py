@@ -22,7 +22,7 @@ from onepolicy.workflow.judge import JudgeRequest, judge
 from onepolicy.workflow.record import RecordRequest, record
 from onepolicy.workflow.score import ScoreRequest, score
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.full]
 
 TRAINER = parse_spec("transformers:smollm2?dtype=float32")
 SAMPLED = SamplingProtocol(max_new_tokens=32, temperature=0.7, top_p=0.9)

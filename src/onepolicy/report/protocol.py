@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -38,14 +39,17 @@ def show_differences(found: Iterable[Difference], names: tuple[str, str], consol
         line.append(visible(f"  {_shown(one.a)} in {names[0]}, {_shown(one.b)} in {names[1]}"))
         line.append("" if one.matters else "  (does not matter)", style="dim")
         console.print(line, soft_wrap=True)
-        console.print(Text(f"    {one.why}", style="dim"))
+        console.print(Padding(Text(one.why, style="dim"), (0, 0, 0, 4)))
 
 
 def show_consequences(found: Iterable[Consequence], console: Console) -> None:
     """Print each figure with whether it is exact, bounded or not known."""
+    table = _table()
     for one in found:
-        line = Text.assemble((f"{one.certainty:<10}", _CERTAINTY[one.certainty]), (f"{one.field}  ", "bold"))
-        console.print(line.append(visible(one.sentence)))
+        sentence = Text.assemble((f"{one.field}  ", "bold"), visible(one.sentence))
+        table.add_row(Text(one.certainty, style=_CERTAINTY[one.certainty]), sentence)
+    if table.rows:
+        console.print(table)
 
 
 def show_notes(title: str, notes: Iterable[Note], console: Console) -> None:
