@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from onepolicy.engines.contract import SampleInput
@@ -64,4 +66,9 @@ def one_token(
 ) -> tuple[SampleInput, SamplingProtocol]:
     """What to ask for one token after some ids, from the whole vocabulary unless `top_k` cuts it."""
     item = SampleInput(rollout_id="one token", prompt_ids=token_ids, seed=seed)
-    return item, SamplingProtocol(max_new_tokens=1, temperature=temperature, top_k=top_k)
+    return item, _of_one_token(temperature, top_k)
+
+
+@lru_cache(maxsize=64)
+def _of_one_token(temperature: float, top_k: int) -> SamplingProtocol:
+    return SamplingProtocol(max_new_tokens=1, temperature=temperature, top_k=top_k)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from onepolicy.engines.contract import SampleInput, ScoreInput
@@ -32,10 +33,17 @@ def completion(item: SampleInput, protocol: SamplingProtocol, *, model: str, top
     Every field of the protocol is sent: the model's folder would otherwise fill some of them.
     Raises: UsageError if vLLM cannot say something that changes what is drawn; EngineError without room for a token.
     """
-    written = write_protocol(for_request(item, protocol)).content
-    assert isinstance(written, dict)
     own = {"model": model, "prompt": item.prompt_ids.tolist(), "logprobs": top}
-    return {**written["request"], **BESIDE, **own}
+    return {**_fields(for_request(item, protocol)), **BESIDE, **own}
+
+
+@lru_cache(maxsize=64)
+def _fields(protocol: SamplingProtocol) -> dict[str, Any]:
+    """What a request says of a protocol; kept, as all scoring requests say the same."""
+    written = write_protocol(protocol).content
+    assert isinstance(written, dict)
+    request: dict[str, Any] = written["request"]
+    return request
 
 
 def scoring(item: ScoreInput, *, model: str, top: int) -> dict[str, Any]:
