@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
+import httpcore
 import httpx
 from pydantic import Field
 from pydantic_core import from_json, to_json
@@ -45,6 +46,8 @@ _HEADERS = {
     "content-type": "application/json",
     "user-agent": f"onepolicy/{VERSION}",
 }
+_BROKEN = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, httpx.DecodingError)
+"""what a connection that fails, breaks or is cut short raises"""
 
 
 class ServerOptions(EngineOptions):
@@ -107,9 +110,10 @@ class HttpClient:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._in_flight = asyncio.Semaphore(options.concurrency)
         self._ssl = httpx.create_ssl_context(trust_env=False)
-        self._idle: list[httpx.AsyncHTTPTransport] = []
-        self._urls: dict[str, httpx.URL] = {}
-        self._headers = httpx.Headers(_HEADERS | _authorisation(self._key))
+        self._idle: list[httpcore.AsyncHTTPConnection] = []
+        self._urls: dict[str, httpcore.URL] = {}
+        host = {"host": httpx.URL(self.url).netloc.decode()}
+        self._headers = httpx.Headers(host | _HEADERS | _authorisation(self._key)).raw
         # of the whole exchange `_exchange` keeps the time
         self._extensions = {"timeout": httpx.Timeout(None, connect=min(CONNECT, options.timeout)).as_dict()}
         self._ended, self._submitting = False, threading.Lock()
@@ -177,7 +181,8 @@ class HttpClient:
         """
         started, wait = time.monotonic(), 0.0
         for attempt in range(self._options.retries + 1):
-            await asyncio.sleep(wait)
+            if wait:
+                await asyncio.sleep(wait)
             try:
                 return await self._exchange(method, path, body, parse)
             except _MayPassError as error:
@@ -202,41 +207,53 @@ class HttpClient:
                     "?timeout=SECONDS, or ask for fewer at a time with ?concurrency=. What was finished is kept; "
                     "--resume goes on from there."
                 ) from error
-            except httpx.RequestError as error:
+            except _BROKEN as error:
                 raise _MayPassError(
                     f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 ) from error
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[httpx.AsyncHTTPTransport]:
-        """One connection: what httpx does for a request grows with the square of a pool's connections.
+    async def _connection(self) -> AsyncIterator[httpcore.AsyncHTTPConnection]:
+        """A connection for one exchange; it is kept for the next one if it can serve it.
 
-        A transport and no client: cookies, redirects and credentials of a URL are none of a server engine's business,
-        and cost a fifth of a request.
+        No pool, in which httpx looks at all connections for each request, and no client, as cookies, redirects and
+        credentials of a URL are none of a server engine's business: each costs a fifth of a request.
         """
-        connection = self._idle.pop() if self._idle else self._opened()
+        connection = await self._kept_open() or self._new_connection()
         try:
             yield connection
-        except asyncio.CancelledError:
-            # cut off between two steps of the library it may count as taken for ever
-            await connection.aclose()
-            raise
-        except BaseException:
-            self._idle.append(connection)
-            raise
-        self._idle.append(connection)
+        finally:
+            if connection.is_available():
+                self._idle.append(connection)
+            else:
+                await connection.aclose()
 
-    def _asked(self, method: str, path: str, body: Json | None) -> httpx.Request:
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = httpx.URL(self.url + path)
-        content = None if body is None else written(body)
-        return httpx.Request(method, url, headers=self._headers, content=content, extensions=self._extensions)
+    async def _kept_open(self) -> httpcore.AsyncHTTPConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.has_expired():
+                return connection
+            await connection.aclose()
+        return None
+
+    def _asked(self, method: str, path: str, body: Json | None) -> httpcore.Request:
+        content = b"" if body is None else written(body)
+        length = [(b"content-length", b"%d" % len(content))] if content else []
+        headers = [*self._headers, *length]
+        return httpcore.Request(method, self._at(path), headers=headers, content=content, extensions=self._extensions)
+
+    def _at(self, path: str) -> httpcore.URL:
+        if path not in self._urls:
+            url = httpx.URL(self.url + path)
+            self._urls[path] = httpcore.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+            )
+        return self._urls[path]
 
     async def _answered(
-        self, connection: httpx.AsyncHTTPTransport, request: httpx.Request, path: str, parse: Parse
+        self, connection: httpcore.AsyncHTTPConnection, request: httpcore.Request, path: str, parse: Parse
     ) -> Json:
-        async with aclosing(await connection.handle_async_request(request)) as response:
+        async with aclosing(_decoding(await connection.handle_async_request(request))) as response:
             if response.is_redirect:
                 raise EngineError(
                     f"{self.url}{path}: the server sends on to {self._hidden(response.headers.get('location', '?'))!r},"
@@ -299,12 +316,8 @@ class HttpClient:
         """Some servers repeat the key that they refuse."""
         return text.replace(self._key, "***") if self._key else text
 
-    def _opened(self) -> httpx.AsyncHTTPTransport:
-        return httpx.AsyncHTTPTransport(
-            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None),
-            verify=self._ssl,
-            trust_env=False,
-        )
+    def _new_connection(self) -> httpcore.AsyncHTTPConnection:
+        return httpcore.AsyncHTTPConnection(self._at("").origin, ssl_context=self._ssl)
 
     async def _closed(self) -> None:
         # ours alone: a task inside the library ends with the one that it belongs to
@@ -315,6 +328,26 @@ class HttpClient:
         for connection in self._idle:
             await connection.aclose()
         await self._loop.shutdown_asyncgens()
+
+
+class _Body(httpx.AsyncByteStream):
+    """The bytes of an answer as httpx takes them."""
+
+    def __init__(self, response: httpcore.Response) -> None:
+        self._response = response
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._response.aiter_stream()
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def _decoding(response: httpcore.Response) -> httpx.Response:
+    """The same, which takes the content encoding off what is read."""
+    return httpx.Response(
+        response.status, headers=response.headers, stream=_Body(response), extensions=response.extensions
+    )
 
 
 class _MayPassError(Exception):

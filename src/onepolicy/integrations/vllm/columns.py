@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 from pydantic_core import from_json
 
 from onepolicy.records.tokens import IntArray
 
+_LISTED = re.compile(rb'"prompt_logprobs": ?\[null, ?\{')
 # A quote inside a string is written \", so nothing inside one can look like these.
-_LISTED = re.compile(rb'"prompt_logprobs": ?\[null, ?(?=\{)')
-_TEXT = re.compile(rb', ?"decoded_token": ?"[^"\\]*+(?:\\.[^"\\]*+)*+"\}\}(?:, ?|\])')
-_ENTRIES = (b'{"":{"logprob":,"rank":', b'{"": {"logprob": , "rank": ')
-"""what is left of an entry without its text and numbers, as vLLM writes it and as Python does"""
+_TEXTS = (
+    (re.compile(rb',"decoded_token":"[^"\\]*+(?:\\.[^"\\]*+)*+"\}\}(?:,\{)?'), b'"":{"logprob":,"rank":'),
+    (re.compile(rb', "decoded_token": "[^"\\]*+(?:\\.[^"\\]*+)*+"\}\}(?:, \{)?'), b'"": {"logprob": , "rank": '),
+)
+"""the end of an entry, from its text to the next entry, as vLLM writes it and as Python does; and what is left of an
+entry without it, and without its numbers"""
 _NUMBER = b"0123456789+-.eE"
 _SEPARATED = bytes.maketrans(b"{", b",")
 
@@ -57,9 +61,10 @@ def parsed(text: bytes) -> Any:
     """The JSON value of a text, with `OwnTokens` in place of a choice's `prompt_logprobs`. Raises: ValueError."""
     listed = _LISTED.search(text)
     if listed is not None:
-        *entries, after = _TEXT.split(text[listed.end() :])
-        own = _own_tokens(entries)
-        answer = None if own is None else _value(text[: listed.end()].rstrip() + b"0]" + after)
+        pattern, left = _TEXTS[text[listed.end() - 2 : listed.end() - 1] == b" "]
+        *entries, after = pattern.split(text[listed.end() :])
+        own = _own_tokens(entries, left)
+        answer = None if own is None else _value(text[: listed.end() - 1].rstrip() + b"0" + after)
         match answer:
             case {"choices": [{"prompt_logprobs": [None, 0]} as choice]}:
                 choice["prompt_logprobs"] = own
@@ -67,13 +72,12 @@ def parsed(text: bytes) -> Any:
     return from_json(text)
 
 
-def _own_tokens(entries: list[bytes]) -> OwnTokens | None:
+def _own_tokens(entries: list[bytes], left: bytes) -> OwnTokens | None:
     """Columns of the entries, the texts of which are gone; None if one of them has another form."""
-    listed = b"".join(entries)
-    if listed.translate(None, _NUMBER) not in [entry * len(entries) for entry in _ENTRIES]:
+    if b"".join(entries).translate(None, _NUMBER) != left * len(entries):
         return None
-    # each entry has two braces: they become the commas before its id and before its logprob
-    numbers = _value(b"[-1,null,0%s]" % listed.translate(_SEPARATED, b'":logprbank'))
+    # the one brace of an entry becomes the comma before its logprob
+    numbers = _value(b"[-1,null,0,%s]" % b",".join(entries).translate(_SEPARATED, b'":logprbank'))
     if numbers is None or len(numbers) != 3 * (len(entries) + 1):
         return None
     ids, logprobs, ranks = numbers[::3], numbers[1::3], numbers[2::3]
@@ -85,6 +89,6 @@ def _own_tokens(entries: list[bytes]) -> OwnTokens | None:
 def _value(text: bytes) -> Any:
     """The JSON value of a text; None if it is none."""
     try:
-        return from_json(text)
+        return orjson.loads(text)
     except ValueError:
         return None
