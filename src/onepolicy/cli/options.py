@@ -15,7 +15,6 @@ from onepolicy.judgement.limits import Limits
 from onepolicy.judgement.load import PRESETS, load_limits
 from onepolicy.records.json_text import number_in
 from onepolicy.records.protocol import COMMON_FIELDS, SamplingProtocol
-from onepolicy.workflow.protocol import whole_protocol
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -114,6 +113,8 @@ def protocol_from(options: dict[str, Any]) -> SamplingProtocol:
     values = {name: options.pop(name) for name in COMMON_FIELDS}
     source = options.pop("protocol_source", None)
     if source is not None:
+        from onepolicy.workflow.protocol import whole_protocol  # noqa: PLC0415 - slow to import, and seldom asked for
+
         values = whole_protocol(source).model_dump() | typed(values)
     try:
         return SamplingProtocol(**values)

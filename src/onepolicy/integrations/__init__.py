@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onepolicy.errors import EngineError, UsageError
-from onepolicy.sampling.convert import Reader, Writer
 
 if TYPE_CHECKING:  # a process that reads recorded lines needs no engine, and starts faster without
     from onepolicy.dumps.contract import Format
     from onepolicy.engines.contract import Engine, Sampler
     from onepolicy.engines.options import EngineOptions
     from onepolicy.engines.spec import EngineSpec
+    from onepolicy.sampling.convert import Reader, Writer
 
 _HERE = "onepolicy.integrations"
 ENGINES = {

@@ -30,6 +30,11 @@ _EXPONENTS = 1 << 8
 _CONFIDENCES = len(CONFIDENCE_EDGES) - 1
 _RUN_TOKENS = 1 << 16
 """columns of this length stay in a core's cache"""
+_LANES = 8
+"""sums of one cell that are kept apart, a power of two: tokens that follow each other often share a cell, and an
+addition to it would wait for the one before"""
+_FEW_CELLS = 512
+"""where that is worth it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,9 +45,14 @@ class TokenClasses:
     of_id: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
     """[V] index into `names`; an id beyond it has class 0"""
 
+    @property
+    def are_one(self) -> bool:
+        """Whether no token is told from another."""
+        return not len(self.of_id)
+
     def of(self, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
         """[N] -> [N] index into `names`."""
-        if not len(self.of_id):
+        if self.are_one:
             return np.zeros(len(token_ids), dtype=np.intp)
         known = (token_ids >= 0) & (token_ids < len(self.of_id))
         return np.where(known, self.of_id[np.where(known, token_ids, 0)], 0).astype(np.intp)
@@ -65,8 +75,13 @@ class Cells:
     def add(self, cells: npt.NDArray[np.intp], columns: Sequence[Float64 | None], abs_d: Float64) -> None:
         """Count tokens or rollouts into their cells; columns: as `_SUMS` says, each [N]; None stands for ones."""
         n = len(self.largest)
-        self.sums += [np.bincount(cells, weights=column, minlength=n) for column in columns]
-        above = np.flatnonzero(abs_d > self.largest[cells])
+        lanes = _LANES if n <= _FEW_CELLS else 1
+        places = cells * lanes + (np.arange(len(cells)) & (lanes - 1))
+        for row, column in zip(self.sums, columns, strict=True):
+            sums = np.zeros(n * lanes)
+            np.add.at(sums, places, 1.0 if column is None else column)
+            np.add(row, sums.reshape(n, lanes).sum(axis=1), out=row)
+        above = np.flatnonzero(abs_d > self.largest.take(cells))
         np.maximum.at(self.largest, cells[above], abs_d[above])
 
     def column(self, name: str) -> Float64:
@@ -112,8 +127,8 @@ class Buckets:
     """tokens whose importance ratio lies outside [CLIP_LOW, CLIP_HIGH]"""
     _cells: Cells = field(init=False)
     """position x confidence x class"""
-    _signs: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, _EXPONENTS), dtype=np.int64))
-    """trainer lower, trainer higher -> counts of |d| by its binary exponent"""
+    _signs: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(2 * _EXPONENTS, dtype=np.int64))
+    """counts of d by sign and binary exponent, as a float32 begins with them: first trainer higher, then lower"""
     _tags: dict[str, dict[str, Cells]] = field(default_factory=dict)
     _by_version: dict[str, Cells] = field(default_factory=dict)
 
@@ -123,10 +138,10 @@ class Buckets:
     def add(self, pair: Pair) -> None:
         """Take in one block."""
         positions = position_buckets_of(pair)
-        token_ids = pair.rollouts.token_ids[pair.both]
+        classes = None if self.classes.are_one else self.classes.of(pair.rollouts.token_ids[pair.both])
         for first in range(0, len(pair.p), _RUN_TOKENS):
             run = slice(first, first + _RUN_TOKENS)
-            self._add_run(pair.p[run], pair.q[run], positions[run], self.classes.of(token_ids[run]))
+            self._add_run(pair.p[run], pair.q[run], positions[run], None if classes is None else classes[run])
         self._add_tags(pair)
         self._add_versions(pair)
 
@@ -154,14 +169,15 @@ class Buckets:
 
     def histogram(self) -> tuple[Bin, ...]:
         """|d| in powers of two, the two signs apart; the bins between the first and the last that hold a token."""
-        used = np.flatnonzero(self._signs[:, 1:].sum(axis=0)) + 1
+        higher, lower = self._signs.reshape(2, _EXPONENTS)
+        used = np.flatnonzero(higher[1:] + lower[1:]) + 1
         if not len(used):
             return ()
         return tuple(
             Bin(
                 low=2.0 ** (e - 127),
-                trainer_lower=int(self._signs[0, e]),
-                trainer_higher=int(self._signs[1, e]),
+                trainer_lower=int(lower[e]),
+                trainer_higher=int(higher[e]),
             )
             for e in range(int(used[0]), int(used[-1]) + 1)
         )
@@ -169,7 +185,7 @@ class Buckets:
     @property
     def equal(self) -> int:
         """Tokens on which both sides say the same (|d| below the smallest normal float32)."""
-        return int(self._signs[:, 0].sum())
+        return int(self._signs[[0, _EXPONENTS]].sum())
 
     def _along(self, axis: int) -> Cells:
         return self._cells.along((POSITIONS, _CONFIDENCES, len(self.classes.names)), axis)
@@ -179,17 +195,18 @@ class Buckets:
         p: npt.NDArray[np.float32],
         q: npt.NDArray[np.float32],
         positions: npt.NDArray[np.intp],
-        classes: npt.NDArray[np.intp],
+        classes: npt.NDArray[np.intp] | None,
     ) -> None:
         d = np.subtract(q, p, dtype=np.float64)
         abs_d = np.abs(d)
         with np.errstate(over="ignore"):  # d above 709: the k3 is infinite, and said to be
             k3 = np.expm1(d) - d
-        cells = (positions * _CONFIDENCES + confidence_buckets(p)) * len(self.classes.names) + classes
+        cells = positions * _CONFIDENCES + confidence_buckets(p)
+        if classes is not None:
+            cells = cells * len(self.classes.names) + classes
         self._cells.add(cells, (None, d, abs_d, d * d / 2, k3), abs_d)
-        exponents = abs_d.astype(np.float32).view(np.uint32) >> np.uint32(_EXPONENT_SHIFT)
-        signed = exponents.astype(np.intp) + _EXPONENTS * (d > 0)
-        self._signs += np.bincount(signed, minlength=2 * _EXPONENTS).reshape(2, _EXPONENTS)
+        signed = d.astype(np.float32).view(np.uint32) >> np.uint32(_EXPONENT_SHIFT)
+        np.add.at(self._signs, signed.astype(np.intp), 1)
         self.outside_clip += int(np.count_nonzero((d < np.log(CLIP_LOW)) | (d > np.log(CLIP_HIGH))))
 
     def _add_tags(self, pair: Pair) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,9 +36,6 @@ from onepolicy.numerics.surprise import Surprise
 from onepolicy.records.parquet import read_tags
 from onepolicy.records.protocol import Meaning
 from onepolicy.records.tokens import Float64, TokenState
-
-_BESIDE = ThreadPoolExecutor(2, thread_name_prefix="measuring")
-"""what takes as long as all the rest, and numpy works beside itself"""
 
 
 def _no_states() -> npt.NDArray[np.int64]:
@@ -101,7 +97,6 @@ class Measurement:
     """the worst of them, largest share without a logprob first"""
     by_kl: Worst = field(default_factory=lambda: Worst(of=mean_k3, key=lambda detail: detail.mean_k3))
     by_token: Worst = field(default_factory=lambda: Worst(of=max_abs_d, key=lambda detail: detail.max_abs_d))
-    _beside: list[Future[None]] = field(default_factory=list)
 
     @property
     def valid(self) -> int:
@@ -136,15 +131,12 @@ class Measurement:
             return self.clusters.gate_on_these_tokens()
         return self.clusters.gate(upper_alpha=self.look.alpha)
 
-    def add(self, pair: Pair, top: dict[str, PairedTop] | None = None, *, wait: bool = True) -> None:
-        """Take in one block; `top` holds the rollouts of it for which both sides have top lists.
-
-        wait: until all is taken in. Without it the slowest parts go on while the next block is made; `finish` waits.
-        """
-        self.finish()
-        self._beside = [_BESIDE.submit(self.buckets.add, pair), _BESIDE.submit(self.sample.add, pair)]
+    def add(self, pair: Pair, top: dict[str, PairedTop] | None = None) -> None:
+        """Take in one block; `top` holds the rollouts of it for which both sides have top lists."""
+        self.buckets.add(pair)
+        self.sample.add(pair)
         if self.native is not None:
-            self._beside.append(_BESIDE.submit(self.native.add, pair))
+            self.native.add(pair)
         self.totals.add(pair.totals)
         self.sums += pair.sums.sums.sum(axis=0)
         self.clusters.add(pair, self._gate_sums(pair, top or {}))
@@ -164,13 +156,6 @@ class Measurement:
         self._count(pair)
         self._count_languages(pair)
         self._count_top1(pair)
-        if wait:
-            self.finish()
-
-    def finish(self) -> None:
-        """Wait until the last block is taken in. Raises what went wrong there."""
-        while self._beside:
-            self._beside.pop(0).result()
 
     def _count(self, pair: Pair) -> None:
         self.rollouts += len(pair.digests)

@@ -71,7 +71,7 @@ def pair_up(rollouts: RolloutBlock, digests: list[str], rollout: ReadingBlock, t
     both = compared & (p_states == TokenState.VALUE) & (q_states == TokenState.VALUE)
     offsets = np.concatenate([[0], np.cumsum(per_rollout(both, rollouts.offsets))])
     p, q = rollout.logprobs[both], trainer.logprobs[both]
-    # one thread: blocks come one after the other, and what reads and what measures them fills the other cores
+    # one thread: what reads the next block fills the other core
     sums, totals = summarise(trainer_logprobs=q, rollout_logprobs=p, offsets=offsets, threads=1)
     return Pair(
         rollouts=rollouts,
@@ -127,5 +127,5 @@ def per_rollout(flags: BoolArray, offsets: npt.NDArray[np.int64]) -> npt.NDArray
     counts = np.zeros(len(offsets) - 1, dtype=np.int64)
     filled = np.diff(offsets) > 0
     if filled.any():  # reduceat takes no empty range
-        counts[filled] = np.add.reduceat(flags, offsets[:-1][filled], dtype=np.int64)
+        counts[filled] = np.add.reduceat(flags, offsets[:-1][filled], dtype=np.int32)
     return counts

@@ -55,9 +55,9 @@ class TokenSample:
 def token_numbers(rollout_ids: Sequence[str], lengths: npt.NDArray[np.int64], *, seed: int) -> _Keys:
     """[R], [R] -> [sum of lengths] for each token a number from the seed, its rollout and its place in it."""
     hashes = [zlib.crc32(rollout_id.encode("utf-8", "backslashreplace"), seed) << 32 for rollout_id in rollout_ids]
-    starts = np.cumsum(lengths) - lengths
-    places = np.arange(int(lengths.sum()), dtype=np.uint64) - np.repeat(starts.astype(np.uint64), lengths)
-    numbers: _Keys = np.repeat(np.array(hashes, dtype=np.uint64), lengths) + places
+    starts = (np.cumsum(lengths) - lengths).astype(np.uint64)
+    numbers: _Keys = np.repeat(np.array(hashes, dtype=np.uint64) - starts, lengths)
+    numbers += np.arange(len(numbers), dtype=np.uint64)
     return numbers
 
 
@@ -66,8 +66,11 @@ def random_keys(numbers: _Keys) -> _Keys:
 
     Source: S. Vigna, splitmix64.c (2015).
     """
-    x = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    keys: _Keys = x ^ (x >> np.uint64(31))
-    return keys
+    x: _Keys = numbers + np.uint64(1)
+    x *= np.uint64(0x9E3779B97F4A7C15)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x

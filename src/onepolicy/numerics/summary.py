@@ -200,7 +200,7 @@ def _abs_probability_difference(trainer: Float32, rollout: Float32, ratio_minus_
 def _moments(trainer: Float32, rollout: Float32, d: Float64, abs_d: Float64, totals: TokenTotals) -> None:
     bits = abs_d.astype(np.float32).view(np.uint32)
     np.right_shift(bits, np.uint32(_HISTOGRAM_SHIFT), out=bits)
-    totals.histogram += np.bincount(bits.view(np.int32), minlength=HISTOGRAM_BINS)
+    np.add.at(totals.histogram, bits.astype(np.intp), 1)
     p = rollout.astype(np.float64)
     # einsum, not dot: BLAS would start threads of its own inside ours
     totals.moments += (p.sum(), d.sum(), *(np.einsum("i,i->", a, b) for a, b in ((p, p), (p, d), (d, d))))

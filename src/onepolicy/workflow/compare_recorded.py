@@ -85,8 +85,7 @@ def _measured(recording: Recording, protocol: SamplingProtocol, native: bool, pr
     for block in blocks_of(recording, tally, progress):
         refuse_other_sampling(recording, block, protocol)
         versions.add(block)
-        measured.add(paired(recording, block), wait=False)
-    measured.finish()
+        measured.add(paired(recording, block))
     if not measured.rollouts:
         raise DumpError(nothing_used(recording, tally))
     if versions.by_step.one_each:

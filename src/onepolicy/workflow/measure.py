@@ -6,16 +6,18 @@ import sys
 import zlib
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 
+from onepolicy.dumps.ahead import ahead
 from onepolicy.errors import RunError
 from onepolicy.numerics.buckets import Buckets, TokenClasses
 from onepolicy.numerics.hybrid import PairedTop, pair_top
 from onepolicy.numerics.measurement import Measurement
 from onepolicy.numerics.pair import pair_up
 from onepolicy.records.join import ReadingJoin, TopJoin, digests_of
-from onepolicy.records.parquet import RolloutBlock
+from onepolicy.records.parquet import ReadingBlock, RolloutBlock
 from onepolicy.records.rollout import Rollout
 from onepolicy.records.run import Run
 from onepolicy.tokens.classes import CLASSES, classes_in
@@ -59,14 +61,19 @@ def measure(
     seen: set[str] = set()
     by_step = VersionsByStep()
     progress.start(title, rollout_run.manifest.planned_rollouts)
-    for block in rollout_run.rollout_blocks():
-        _check_new(rollout_run, block, seen)
-        digests = digests_of(block)
-        p, q = p_join.take(block, digests), q_join.take(block, digests)
-        measured.add(pair_up(block, digests, p, q), _paired(block, p_top, q_top, own=own_lists), wait=False)
-        by_step.add(block, measured.buckets.version_of)
-        progress.advance(len(block.rollout_ids))
-    measured.finish()
+
+    def sides() -> Iterator[tuple[RolloutBlock, list[str], ReadingBlock, ReadingBlock, dict[str, PairedTop]]]:
+        for block in rollout_run.rollout_blocks():
+            _check_new(rollout_run, block, seen)
+            digests = digests_of(block)
+            p, q = p_join.take(block, digests), q_join.take(block, digests)
+            yield block, digests, p, q, _paired(block, p_top, q_top, own=own_lists)
+
+    with closing(ahead(sides())) as blocks:
+        for block, digests, p, q, top in blocks:
+            measured.add(pair_up(block, digests, p, q), top)
+            by_step.add(block, measured.buckets.version_of)
+            progress.advance(len(block.rollout_ids))
     p_join.finish()
     q_join.finish()
     if by_step.one_each and _is_of_a_training(rollout_run):

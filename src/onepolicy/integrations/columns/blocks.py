@@ -143,7 +143,7 @@ def _column(lists: Lists, shape: _Shape, compared: BoolArray) -> tuple[npt.NDArr
         states[_spread(lists.nulls, lists.lengths, shape, fill=False)] = TokenState.ABSENT
     if lists.missing is not None:
         states[np.repeat(lists.missing, shape.tokens)] = TokenState.ABSENT
-    states[~compared] = TokenState.MASKED
+    states = np.where(compared, states, np.uint8(TokenState.MASKED))
     return np.where(states == TokenState.VALUE, logprobs, np.float32(np.nan)), states
 
 

@@ -1,4 +1,4 @@
-"""Parquet -> rows by our names: a bounded number of tokens at a time, the next ones read while these are worked on."""
+"""Parquet -> rows by our names, a bounded number of tokens at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from onepolicy.dumps.ahead import ahead
 from onepolicy.dumps.block import BLOCK_TOKENS
 from onepolicy.dumps.fields import FieldError
 from onepolicy.errors import DumpError
@@ -40,7 +39,7 @@ def parquet_rows(file: DumpFile, names: Mapping[str, str]) -> Iterator[Rows]:
     except FieldError as error:
         raise DumpError(f"{file.name}: {error}. Its columns: {', '.join(schema.names)}.") from None
     first = 0
-    for batch in ahead(file.batches(list(dict.fromkeys(present.values())))):
+    for batch in file.batches(list(dict.fromkeys(present.values()))):
         for part in _parts(batch, next(theirs for ours, theirs in present.items() if ours in LOGPROBS)):
             yield _rows(file, part, present, layout=layout, first=first)
             first += part.num_rows
