@@ -109,15 +109,18 @@ def load_config(path: Path) -> Config:
     twice, or a value that is not possible.
     """
     try:
-        found = mapping_in(read_text(path, hint=_HINT), what=_WHAT)
-        values = {name: value for name, value in found.items() if value is not None}
-        config = moved(_valid(values), start=path.parent, end=Path())
-        _refuse_remote_code(config)
-        if not isinstance(config.limits, str):
-            limits_of(config)  # a file of limits is named in its own messages
-        return config
+        return config_in(mapping_in(read_text(path, hint=_HINT), what=_WHAT), folder=path.parent)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
+
+
+def config_in(found: Mapping[str, Any], *, folder: Path) -> Config:
+    """The same of what a file in `folder` holds. Raises: UsageError that does not name the file."""
+    config = moved(_valid({n: v for n, v in found.items() if v is not None}), start=folder, end=Path())
+    _refuse_remote_code(config)
+    if not isinstance(config.limits, str):
+        limits_of(config)  # a file of limits is named in its own messages
+    return config
 
 
 def _refuse_remote_code(config: Config) -> None:
