@@ -37,6 +37,7 @@ bench: $(VENV)/.dev .peers/.ready
 	$(BIN)/python benchmarks/recorded_files.py
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/behave.py
+	$(BIN)/python benchmarks/horizon.py
 	$(BIN)/python -W ignore benchmarks/round_trip.py
 	$(BIN)/python benchmarks/server_throughput.py
 	$(BIN)/python benchmarks/interval.py

@@ -23,10 +23,13 @@ from onepolicy.cli.options import (
     typed,
 )
 from onepolicy.cli.show import finish, progress_bar
+from onepolicy.cli.show_legs import finish_with_legs
 from onepolicy.records.protocol import COMMON_FIELDS
+from onepolicy.workflow.check import CheckRequest
 from onepolicy.workflow.check import check as run_check
 from onepolicy.workflow.config import Config, check_request, load_config, overlaid
 from onepolicy.workflow.protocol import whole_protocol
+from onepolicy.workflow.legs_pair import PairRequest
 
 
 @click.command(epilog=EXIT_STATUS_HELP)
@@ -49,11 +52,14 @@ from onepolicy.workflow.protocol import whole_protocol
 @resume_option
 @extend_option
 @protocol_option
+@click.option(
+    "--legs", "climb", is_flag=True, help="Then hold each side against itself, and name the first leg that breaks."
+)
 @sampling_options
 @recording_options
 @limit_options
 @json_option
-def check(config: Path | None, path: Path | None, resume: bool, extend: bool, as_json: bool, **options: Any) -> int:
+def check(config: Path | None, path: Path | None, resume: bool, climb: bool, as_json: bool, **options: Any) -> int:
     """Sample with one engine, score the same tokens with the other, decide.
 
     CONFIG is a file that `onepolicy init` writes. What is given as an option
@@ -65,15 +71,25 @@ def check(config: Path | None, path: Path | None, resume: bool, extend: bool, as
       'transformers:./my-model?dtype=bfloat16&batch_size=8'
       llamacpp:smollm2          (a packaged model)
       callable:my_pkg.scoring:score
+
+    With --legs it passes only if the legs of both sides hold too.
     """
-    limits = limit_changes(options)
+    limits, extend = limit_changes(options), options.pop("extend")
     asked = overlaid(Config() if config is None else load_config(config), _given(options))
     request = replace(check_request(asked, limits=limits), extend=extend)
     with progress_bar() as bar:
         judgement = run_check(request, path=path, resume=resume, progress=bar)
-    status = finish(judgement, as_json=as_json)
+    if climb:
+        status = finish_with_legs(judgement, _pair(asked, request), as_json=as_json)
+    else:
+        status = finish(judgement, as_json=as_json)
     say_way_back(judgement.status, Path(judgement.run))
     return status
+
+
+def _pair(asked: Config, request: CheckRequest) -> PairRequest:
+    name = asked.limits if isinstance(asked.limits, str) else "of the file"
+    return PairRequest(rollout=request.rollout, trainer=request.trainer, limits=request.limits, limits_name=name)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

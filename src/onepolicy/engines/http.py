@@ -22,6 +22,7 @@ import httpx
 from pydantic import Field
 from pydantic_core import from_json, to_json
 
+from onepolicy.engines.legs import LegChange, server_legs
 from onepolicy.engines.options import EngineOptions
 from onepolicy.errors import EngineError, UsageError
 from onepolicy.version import VERSION
@@ -61,6 +62,11 @@ class ServerOptions(EngineOptions):
     """times a request is sent again after a broken connection or a status 408, 425, 429, 500, 502, 503 or 504"""
     key_env: str = ""
     """name of the environment variable that holds the key; the key itself is never written anywhere"""
+
+    def legs(self, target: str) -> dict[str, LegChange | str]:
+        """What requests can say; the rest is decided where the server is started."""
+        del target
+        return server_legs(concurrency=self.concurrency)
 
 
 _ASIDE: ContextVar[bool] = ContextVar("aside", default=False)

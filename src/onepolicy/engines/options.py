@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from onepolicy.engines.legs import LegChange
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import UsageError
 
@@ -17,6 +18,14 @@ class EngineOptions(BaseModel):
 
     def variations(self) -> dict[str, dict[str, object]]:
         """Changes that must not matter, which `onepolicy calibrate` measures: name -> the options that differ."""
+        return {}
+
+    def legs(self, target: str) -> dict[str, LegChange | str]:
+        """Further conditions for `onepolicy legs`: a leg's name -> how the options change, or why it cannot be.
+
+        target: of the spec.
+        """
+        del target
         return {}
 
 

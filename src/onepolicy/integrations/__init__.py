@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # a process that reads recorded lines needs no engine, and st
     from onepolicy.dumps.contract import Format
     from onepolicy.engines.contract import Engine, Sampler
     from onepolicy.engines.options import EngineOptions
+    from onepolicy.engines.parallel import Layout, RankModel
     from onepolicy.engines.spec import EngineSpec
     from onepolicy.sampling.convert import Reader, Writer
 
@@ -110,6 +111,21 @@ def open_sampler(spec: EngineSpec) -> Sampler:
     except BaseException:
         engine.close()
         raise
+
+
+RANK_MODELS = {
+    "transformers": f"{_HERE}.transformers.parallel:open_rank",
+    "callable": f"{_HERE}.callable.logits:open_rank",
+}
+"""engine that `onepolicy parallel` can spread over ranks -> what opens it on one of them"""
+
+
+def open_rank_model(spec: EngineSpec, layout: Layout | None) -> RankModel:
+    """A model as this rank has it; None is one process alone. Raises: UsageError, EngineError."""
+    if spec.engine not in RANK_MODELS:
+        raise UsageError(f"{spec}: {spec.engine} cannot be spread over ranks here; {' and '.join(RANK_MODELS)} can.")
+    model: RankModel = _imported(RANK_MODELS[spec.engine])(spec, layout)
+    return model
 
 
 def _imported(where: str) -> Any:

@@ -48,7 +48,7 @@ def estimate_ratio(*, sums: Float64, lengths: Float64, upper_alpha: float = ALPH
     effective = total * total / float((lengths * lengths).sum())
     if clusters < 2 or not math.isfinite(value):
         return _unknown(value, clusters, effective)
-    error = _jackknife_error(sums, lengths)
+    error = jackknife_error(sums, lengths)
     low, high = _log_bounds(value, error, effective, upper_alpha)
     return Estimate(
         value=value, low=low, high=high, standard_error=error, clusters=clusters, effective_clusters=effective
@@ -94,7 +94,8 @@ def binomial_bounds(*, bad: int, of: int, lower_alpha: float, upper_alpha: float
     return low, high
 
 
-def _jackknife_error(sums: Float64, lengths: Float64) -> float:
+def jackknife_error(sums: Float64, lengths: Float64) -> float:
+    """Of sum(sums) / sum(lengths), over the groups. Shape: [m], [m], at least two groups, none of length 0."""
     m, scale = len(sums), float(np.abs(sums).max()) or 1.0
     sums = sums / scale  # the square of a sum above 1e154 is beyond float64
     without = (sums.sum() - sums) / (lengths.sum() - lengths)

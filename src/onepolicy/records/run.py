@@ -226,7 +226,7 @@ class Run:
 
     def add_tokenizer(self, content: bytes) -> str:
         """Keep a `tokenizer.json` in the run, once for both sides; returns the first 16 hex digits of its SHA-256."""
-        name = _digest_of(content)
+        name = tokenizer_name(content)
         path = self.tokenizer_path(name)
         if not path.exists():
             write_bytes_atomically(self._inside(path), content)
@@ -332,6 +332,11 @@ class Run:
             with open_parquet(path, schema) as file:
                 for group in range(file.num_row_groups):
                     yield path, read_row_group(path, file, group, columns)
+
+
+def tokenizer_name(content: bytes) -> str:
+    """The name under which a run keeps a tokenizer: the first 16 hex digits of its SHA-256."""
+    return _digest_of(content)
 
 
 def _is_unused(path: Path) -> bool:

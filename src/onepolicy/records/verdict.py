@@ -85,6 +85,14 @@ class Judgement(Strict):
         """What the command ends with."""
         return self.status.exit_status
 
+    def numbers(self) -> dict[str, float]:
+        """Flat, for trackers: `wandb.log(judgement.numbers())`. Names keep their meaning; without a value, left out."""
+        kl = next((verdict for verdict in self.verdicts if verdict.check == "mean_kl"), None)
+        bounds = {} if kl is None else {"kl": kl.value, "kl_low": kl.low, "kl_high": kl.high, "kl_limit": kl.limit}
+        counted = {"tokens_compared": self.counts.get("tokens_compared"), "exit_status": self.exit_status}
+        found: dict[str, float | None] = {**self.metrics, **bounds, **counted}
+        return {f"onepolicy/{name}": float(value) for name, value in found.items() if value is not None}
+
 
 class WorstToken(Strict):
     """One token on which the engines differ most."""

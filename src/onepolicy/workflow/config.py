@@ -111,15 +111,7 @@ def load_config(path: Path) -> Config:
     twice, or a value that is not possible.
     """
     try:
-        found = mapping_in(read_text(path, hint=_HINT), what=_WHAT)
-        values = {name: value for name, value in found.items() if value is not None}
-        if isinstance(values.get("sampling"), str):
-            values["sampling"] = _protocol_at(path.parent / values["sampling"])
-        config = moved(_valid(values), start=path.parent, end=Path())
-        _refuse_remote_code(config)
-        if not isinstance(config.limits, str):
-            limits_of(config)  # a file of limits is named in its own messages
-        return config
+        return config_in(mapping_in(read_text(path, hint=_HINT), what=_WHAT), folder=path.parent)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
 
@@ -127,6 +119,18 @@ def load_config(path: Path) -> Config:
 def _protocol_at(path: Path) -> SamplingProtocol:
     """The protocol in a file beside a config: a protocol or a lock."""
     return read_lock(path).protocol if path.suffix == ".lock" else read_protocol_file(path)
+
+
+def config_in(found: Mapping[str, Any], *, folder: Path) -> Config:
+    """The same of what a file in `folder` holds. Raises: UsageError that does not name the file."""
+    values = {name: value for name, value in found.items() if value is not None}
+    if isinstance(values.get("sampling"), str):
+        values["sampling"] = _protocol_at(folder / values["sampling"])
+    config = moved(_valid(values), start=folder, end=Path())
+    _refuse_remote_code(config)
+    if not isinstance(config.limits, str):
+        limits_of(config)  # a file of limits is named in its own messages
+    return config
 
 
 def _refuse_remote_code(config: Config) -> None:

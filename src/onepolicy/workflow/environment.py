@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 from collections import Counter
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from onepolicy.engines.contract import Engine
@@ -14,7 +15,11 @@ from onepolicy.records.reading import EngineInfo
 from onepolicy.records.run import Run
 from onepolicy.version import VERSION
 
-_PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "xllamacpp", "vllm")
+PACKAGES = (
+    *("numpy", "torch", "transformers", "tokenizers", "xllamacpp", "vllm"),
+    *("accelerate", "peft", "triton", "flash_attn", "flashinfer", "xformers"),
+)
+"""named only where they are loaded"""
 
 
 def engine_info(run: Run, engine: Engine) -> EngineInfo:
@@ -32,11 +37,23 @@ def environment() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": str(os.cpu_count()),
     }
-    for name in _PACKAGES:
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if version is not None:
-            found[name] = str(version)
-    return found | {name: kind for name, kind in (("cpu", _cpu()), ("gpu", _gpu())) if kind}
+    for name in PACKAGES:
+        loaded = getattr(sys.modules.get(name), "__version__", None)
+        if loaded is not None:
+            found[name] = str(loaded)
+    return found | {name: kind for name, kind in (("cpu", _cpu()), ("gpu", _gpu()), ("driver", _driver())) if kind}
+
+
+def installed() -> dict[str, str]:
+    """Versions of the packages that may be loaded later, by what is installed."""
+    found = {}
+    for name in PACKAGES:
+        if name not in sys.modules:
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                continue
+    return found
 
 
 def _cpu() -> str:
@@ -53,3 +70,15 @@ def _gpu() -> str:
         return ""
     names = Counter(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     return ", ".join(f"{count} x {name}" for name, count in sorted(names.items()))
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver, if an accelerator is in use; empty if the system does not say."""
+    said = Path("/proc/driver/nvidia/version")
+    return driver_in(said.read_text()) if _gpu() and said.exists() else ""
+
+
+def driver_in(said: str) -> str:
+    """The version in what the kernel module says of itself; empty if there is none."""
+    named = re.search(r"Kernel Module\b.*?\s(\d+\.[\d.]+)", said)
+    return named[1] if named else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 from collections.abc import Callable, Iterator
@@ -10,23 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onepolicy.errors import OnePolicyError, UsageError
-from onepolicy.numerics.table import reductions
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.run import Run
-from onepolicy.records.verdict import Judgement, Status
+from onepolicy.records.verdict import Status
 from onepolicy.sampling.diff import differences
 from onepolicy.workflow.behave_kept import BEHAVIOUR, kept_behaviour
 from onepolicy.workflow.judge import JudgeRequest, stored_judgement
-from onepolicy.workflow.measure import MONITOR, measure
-from onepolicy.workflow.progress import Silent
+from onepolicy.workflow.judged_content import is_of_content
+from onepolicy.workflow.measure import MONITOR
 
 GREEN = "green"
 """`green:FOLDER`, where a protocol is asked for"""
 _FILE = "sampling_config.yaml"
 _LEVELS = 2
 """folders below the one that is named: RUN, RUN/b and self-check/step-500 are found, a whole disk is not searched"""
-_NEAR = 1e-6
-"""of a number that another machine works out from the same logprobs"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +140,7 @@ def _of_run(path: Path) -> Green | str:
     if judgement.status is not Status.PASS:
         return _STATUSES[judgement.status]
     found = _sampled(run)
-    if isinstance(found, Green) and not _is_of(judgement, run):
+    if isinstance(found, Green) and not is_of_content(judgement, run):
         return FOREIGN
     return found
 
@@ -159,26 +155,6 @@ def _sampled(run: Run) -> Green | str:
     if {span.protocol_hash for span in run.spans()} != {manifest.protocol.hash}:
         return MIXED
     return Green(path=run.path, protocol=manifest.protocol)
-
-
-def _is_of(judgement: Judgement, run: Run) -> bool:
-    """Whether the numbers of a judgement are those of the run's two readings, worked out anew."""
-    readings = (judgement.rollout_reading, judgement.trainer_reading)
-    if not set(readings) <= set(run.reading_names()):
-        return False
-    measured = measure(run, run, *readings, progress=Silent())
-    now, then = reductions(measured), judgement.metrics
-    counted = (judgement.counts.get("rollouts"), judgement.counts.get("tokens_compared"))
-    return (
-        bool(then)
-        and then.keys() <= now.keys()
-        and counted == (measured.rollouts, measured.valid)
-        and all(_near(now[name], value) for name, value in then.items())
-    )
-
-
-def _near(a: float, b: float) -> bool:
-    return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=_NEAR, abs_tol=1e-9)
 
 
 def _said_of(others: dict[str, list[Path]]) -> str:

@@ -73,7 +73,7 @@ def score_with(engine: Engine, run: Run, request: ScoreRequest, *, progress: Pro
         raise EngineError(
             f"{request.engine}: {request.engine.engine} can only be a rollout side for now; it cannot score."
         )
-    reading = _reading_request(run, request)
+    reading = reading_request(run, request)
     with run.writing(request.name, shard=str(request.shard)):
         _start(engine, run, request, reading)
         done = run.reading_digests(request.name)
@@ -102,7 +102,8 @@ def check_recorded(run: Run) -> None:
         raise RunError(f"{run.path}: {have} of {planned} rollouts are recorded. Finish with: {to_finish(run)}{then}.")
 
 
-def _reading_request(run: Run, request: ScoreRequest) -> ReadingRequest:
+def reading_request(run: Run, request: ScoreRequest) -> ReadingRequest:
+    """What a run keeps of a request; two readings with equal ones need computing once. Raises: EngineError."""
     has_rollout_reading = ROLLOUT in run.reading_names()
     meaning = request.meaning
     if meaning is None:

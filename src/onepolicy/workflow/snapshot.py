@@ -157,8 +157,14 @@ def _opened(path: Path) -> Run:
 
 def _made_with(then: ReadingInfo, now: ReadingInfo) -> list[Verdict]:
     """Versions, configuration, tokenizer and weights, in the order in which a cause is looked for. They inform."""
+    before, after = made_of(then), made_of(now)
+    return [_alike(check, changes(before[check], after[check])) for check in before]
+
+
+def made_of(info: ReadingInfo) -> dict[str, dict[str, str]]:
+    """What a reading was made with: versions, configuration, tokenizer, weights -> name -> value, empty if not said."""
     said = (_versions, _configuration, _tokenizer, _weights)
-    return [_alike(check, _changes(of(then), of(now))) for check, of in zip(MADE_WITH, said, strict=True)]
+    return {check: of(info) for check, of in zip(MADE_WITH, said, strict=True)}
 
 
 def _versions(info: ReadingInfo) -> dict[str, str]:
@@ -187,21 +193,21 @@ def _weights(info: ReadingInfo) -> dict[str, str]:
     return {"model": info.engine.model, "weights": info.engine.weights_hash[:16]}
 
 
-def _changes(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def changes(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """`torch 2.9 -> 2.10` for each that is not the same; one that a side does not say is a change too."""
     sides = {name: (then.get(name, "absent"), now.get(name, "absent")) for name in {**then, **now}}
     return [f"{name} {a or 'not said'} -> {b or 'not said'}" for name, (a, b) in sides.items() if a != b]
 
 
-def _alike(check: str, changes: list[str]) -> Verdict:
+def _alike(check: str, found: list[str]) -> Verdict:
     return Verdict(
         check=check,
-        status=Status.UNKNOWN if changes else Status.PASS,
+        status=Status.UNKNOWN if found else Status.PASS,
         required=False,
         quantity="differences",
-        value=len(changes),
-        message="; ".join(changes) + "." if changes else "the same.",
-        evidence=tuple(Evidence(rollout_id="", note=change) for change in changes),
+        value=len(found),
+        message="; ".join(found) + "." if found else "the same.",
+        evidence=tuple(Evidence(rollout_id="", note=change) for change in found),
     )
 
 

@@ -77,18 +77,27 @@ class RankProcess:
         return os.waitid(os.P_PID, self.process.pid, flags) is not None
 
 
-def start_rank(target: str, *, rank: int, count: int, port: int) -> RankProcess:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStart:
+    """What each rank runs: `python -m MODULE TARGET RANK DESCRIPTOR`."""
+
+    module: str
+    target: str
+    threads: int | None = None
+    """of OpenMP in each rank; None shares the machine's cores among the ranks"""
+
+
+def start_rank(start: RankStart, *, rank: int, count: int, port: int) -> RankProcess:
     """Start one of `count` ranks, with the variables that torchrun would set."""
     ours, theirs = socket.socketpair()
     printed = tempfile.TemporaryFile()  # noqa: SIM115  closed with the rank
-    module = "onepolicy.integrations.callable.worker"
     with theirs:
         process = subprocess.Popen(  # noqa: S603  the command is ours
-            [sys.executable, "-m", module, target, str(rank), str(theirs.fileno())],
+            [sys.executable, "-m", start.module, start.target, str(rank), str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,
-            env=_environment(rank=rank, count=count, port=port),
+            env=_environment(start, rank=rank, count=count, port=port),
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -103,8 +112,8 @@ def free_port() -> int:
         return port
 
 
-def _environment(*, rank: int, count: int, port: int) -> dict[str, str]:
-    threads = max(1, (os.cpu_count() or 1) // count)
+def _environment(start: RankStart, *, rank: int, count: int, port: int) -> dict[str, str]:
+    threads = start.threads or max(1, (os.cpu_count() or 1) // count)
     chosen = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     ours = {
         "RANK": str(rank),

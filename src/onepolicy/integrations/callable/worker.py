@@ -26,7 +26,7 @@ def main(target: str, rank: int, descriptor: int) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the parent asks a hung rank where it is
     channel = Channel(socket.socket(fileno=descriptor))
-    inbox = _start_reading(channel)
+    inbox = start_reading(channel)
     try:
         function = load_function(target)
     except OnePolicyError as error:
@@ -55,7 +55,7 @@ def _answer(function: UserFunction, frame: Frame, rank: int) -> Frame:
         return Frame(header={"error": str(error)})
 
 
-def _start_reading(channel: Channel) -> SimpleQueue[Frame]:
+def start_reading(channel: Channel) -> SimpleQueue[Frame]:
     """Read in a thread, so that the end of the parent is noticed while the function runs."""
     inbox: SimpleQueue[Frame] = SimpleQueue()
     threading.Thread(target=_read, args=(channel, inbox), daemon=True).start()

@@ -34,6 +34,7 @@ from onepolicy.integrations.llamacpp.answer import (
     field,
     top_list,
 )
+from onepolicy.integrations.llamacpp.cache import counted_row
 from onepolicy.integrations.llamacpp.options import LlamaCppOptions
 from onepolicy.integrations.llamacpp.protocol import write_protocol
 from onepolicy.integrations.llamacpp.request import DELIVERY, one_token, refuse_other_settings, request_of, settings_of
@@ -118,9 +119,12 @@ class LlamaCppEngine(ServerEngine[LlamaCppOptions]):
         )
 
     def condition(self, *, path: Literal["decode", "prefill"]) -> Condition:
-        """Always decode: given tokens are stepped through. The server puts up to a request a slot together."""
-        del path
-        return Condition(path="decode", batch_size=self.concurrency)
+        """Decode: given tokens are stepped through, but for what is scored from a cold cache.
+
+        The server puts up to a request a slot together.
+        """
+        path = "prefill" if path == "prefill" and self.options.cache == "cold" else "decode"
+        return Condition(path=path, batch_size=self.concurrency)
 
     def refuse_unsayable(self, protocol: SamplingProtocol) -> None:
         """Raise UsageError for penalties with another scope than the protocol's, and for a regex."""
@@ -145,6 +149,8 @@ class LlamaCppEngine(ServerEngine[LlamaCppOptions]):
         self.refuse_processed(wanted, of="llama.cpp's logprobs")
         async with self._slot(item.rollout_id, cached=False) as slot:
             self._refuse_too_long(len(item.token_ids), 0)
+            if self.options.cache:
+                return await counted_row(item, slot, cold=self.options.cache == "cold")
             return await stepped(item, slot.list_after, at_once=1)
 
     def first_position(self, token_ids: IntArray, temperature: float, top_k: int) -> TopList:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field
 
-from onepolicy.engines.http import ServerOptions
+from onepolicy.engines.http import ServerOptions, is_url
+from onepolicy.engines.legs import LegChange, server_legs
 from onepolicy.errors import UsageError
 
 OF_A_FILE = frozenset({"ctx", "parallel", "threads"})
@@ -28,6 +29,19 @@ class LlamaCppOptions(ServerOptions):
     """folder, `tokenizer.json` or GGUF file of the tokenizer, for the token checks"""
     dtype: str = ""
     """of the weights, where the server does not say"""
+    cache: Literal["cold", "warm"] | None = None
+    """when scoring: compute all before each token anew, or go on from the last one's cache; what came from it is
+    counted"""
+
+    def legs(self, target: str) -> dict[str, LegChange | str]:
+        """Beside those of every server: each token's own prefill, from nothing."""
+        option, at_once = ("concurrency", self.concurrency) if is_url(target) else ("parallel", self.parallel)
+        cold = {"cache": "cold"}
+        return server_legs(concurrency=at_once, option=option) | {
+            "decode": LegChange(options=cold),
+            "warm": LegChange(options={"cache": "warm"}, base=cold),
+            "turns": "its plain reading goes on from the cache at every token, which is finer than turn by turn",
+        }
 
     def of_file(self) -> Self:
         """As they are for a server in this process, which takes as many requests as it decodes together."""

@@ -36,6 +36,10 @@ class Slot:
         self.number = number
         self._ask, self._plain, self._cached = ask, plain, cached
 
+    def through(self, wrap: Callable[[Ask], Ask]) -> Slot:
+        """The same slot, asked through what `wrap` makes of the way it is asked."""
+        return Slot(wrap(self._ask), number=self.number, plain=self._plain, cached=self._cached)
+
     async def list_after(self, token_ids: IntArray, tokens: Sequence[int]) -> TopList:
         """The most likely tokens after some ids, about twice `tokens`, and the logprob of the first of `tokens`."""
         own, top = tokens[0], 2 * len(tokens) - 1

@@ -25,6 +25,7 @@ try:
         import torch  # noqa: F401
     import transformers
 
+    from onepolicy.integrations.transformers.altered import altered
     from onepolicy.integrations.transformers.load import Loaded, load
     from onepolicy.integrations.transformers.sample import SampleSettings, sample_batch
     from onepolicy.integrations.transformers.score import ScoreSettings, score_batch
@@ -59,6 +60,7 @@ class TransformersEngine:
         self._loaded = loaded
         self._target = target
         self._options = options
+        self._altered = altered(loaded.model, options)
 
     @classmethod
     def open(cls, spec: EngineSpec) -> Self:
@@ -89,7 +91,8 @@ class TransformersEngine:
     def condition(self, *, path: Literal["decode", "prefill"]) -> Condition:
         """The batch size, and the side that shorter sequences are padded on."""
         side = None if self.batch_size == 1 else "left" if path == "decode" else self._scoring_side
-        return Condition(path=path, batch_size=self.batch_size, padding_side=side)
+        decodes = path == "decode" or self._options.cache in ("steps", "blocks")
+        return Condition(path="decode" if decodes else path, batch_size=self.batch_size, padding_side=side)
 
     @property
     def _scoring_side(self) -> Literal["left", "right"]:
@@ -107,11 +110,10 @@ class TransformersEngine:
         )
         for item in batch:
             self._refuse_unknown_ids(item.rollout_id, item.token_ids)
-        return [
-            row
-            for start in range(0, len(batch), self.batch_size)
-            for row in score_batch(self._loaded.model, batch[start : start + self.batch_size], wanted, settings)
-        ]
+        parts = [batch[start : start + self.batch_size] for start in range(0, len(batch), self.batch_size)]
+        if self._altered is not None:
+            return [row for part in parts for row in self._altered.score(part, wanted, settings)]
+        return [row for part in parts for row in score_batch(self._loaded.model, part, wanted, settings)]
 
     def sampled_meaning(self, protocol: SamplingProtocol) -> Meaning:
         """Raw, or processed where the option `logprobs` or the protocol says so.
@@ -183,6 +185,7 @@ class TransformersEngine:
     def close(self) -> None:
         """Let go of the model."""
         self.__dict__.pop("_loaded", None)
+        self.__dict__.pop("_altered", None)
 
     @property
     def _text_tokenizer(self) -> TextTokenizer:

@@ -6,10 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from onepolicy.engines.options import EngineOptions
+from onepolicy.engines.legs import LegChange
+from onepolicy.integrations.transformers.circumstances import Circumstances, legs_of
 
 
-class TransformersOptions(EngineOptions):
+class TransformersOptions(Circumstances):
     """Options of the engine `transformers`."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -38,3 +39,8 @@ class TransformersOptions(EngineOptions):
                 "padding_side": "right" if self.padding_side == "left" else "left",
             },
         }
+
+    def legs(self, target: str) -> dict[str, LegChange | str]:
+        """Each way of calling the model, and each precision."""
+        del target
+        return legs_of(self, dtype=self.dtype, batch_size=self.batch_size)

@@ -29,14 +29,24 @@ class PaddedBatch:
 
 
 def padded(
-    sequences: Sequence[IntArray], *, side: Literal["left", "right"], pad_id: int, device: torch.device
+    sequences: Sequence[IntArray],
+    *,
+    side: Literal["left", "right"],
+    pad_id: int,
+    device: torch.device,
+    starts: Sequence[int] | None = None,
 ) -> PaddedBatch:
-    """The batch, as wide as its longest sequence: sequences of equal length, or one alone, get no padding."""
-    width = max(len(ids) for ids in sequences)
+    """The batch, as wide as its longest sequence: sequences of equal length, or one alone, get no padding.
+
+    starts: [B] the column of each first token, instead of a side.
+    """
+    begins = [0] * len(sequences) if starts is None else list(starts)
+    width = max(start + len(ids) for start, ids in zip(begins, sequences, strict=True))
     input_ids = torch.full((len(sequences), width), pad_id, dtype=torch.int64)
     attention_mask = torch.zeros_like(input_ids)
-    starts = [width - len(ids) if side == "left" else 0 for ids in sequences]
-    for row, (ids, start) in enumerate(zip(sequences, starts, strict=True)):
+    if starts is None and side == "left":
+        begins = [width - len(ids) for ids in sequences]
+    for row, (ids, start) in enumerate(zip(sequences, begins, strict=True)):
         input_ids[row, start : start + len(ids)] = torch.from_numpy(ids.astype("int64"))
         attention_mask[row, start : start + len(ids)] = 1
-    return PaddedBatch(input_ids=input_ids.to(device), attention_mask=attention_mask.to(device), starts=starts)
+    return PaddedBatch(input_ids=input_ids.to(device), attention_mask=attention_mask.to(device), starts=begins)

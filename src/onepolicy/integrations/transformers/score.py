@@ -36,6 +36,8 @@ class ScoreSettings:
     pad_id: int
     max_length: int | None
     """tokens from this position on are not scored"""
+    starts: tuple[int, ...] | None = None
+    """[B] the column of each sequence's first token, where padding is on both sides"""
 
 
 def score_batch(model: Any, batch: Sequence[ScoreInput], wanted: Wanted, settings: ScoreSettings) -> list[ReadingRow]:
@@ -43,7 +45,9 @@ def score_batch(model: Any, batch: Sequence[ScoreInput], wanted: Wanted, setting
     if not any(_computed(item, settings.max_length).any() for item in batch):
         return [_row(item, settings.max_length, answer=None, truncates=False) for item in batch]
     kept = [item.token_ids[: settings.max_length] for item in batch]
-    laid_out = padded(kept, side=settings.padding_side, pad_id=settings.pad_id, device=model.device)
+    laid_out = padded(
+        kept, side=settings.padding_side, pad_id=settings.pad_id, device=model.device, starts=settings.starts
+    )
     mask = _completion_mask(batch, laid_out, settings.max_length)
     request = ReportRequest(
         meaning=wanted.meaning,

@@ -23,6 +23,7 @@ from onepolicy.engines.readable import readable
 from onepolicy.engines.server import ServerEngine
 from onepolicy.errors import EngineError
 from onepolicy.integrations.vllm.answer import completion_of, row_of
+from onepolicy.integrations.vllm.cache import CachedScoring
 from onepolicy.integrations.vllm.columns import parsed
 from onepolicy.integrations.vllm.options import VllmOptions
 from onepolicy.integrations.vllm.probe import VllmProbe
@@ -89,10 +90,17 @@ class VllmEngine(ServerEngine[VllmOptions]):
     async def score_one(self, item: ScoreInput, wanted: Wanted) -> ReadingRow:
         """The prompt logprobs of a sequence."""
         self.refuse_processed(wanted, of="vLLM's prompt logprobs")
+        if self.options.cache:
+            warm = self.options.cache == "warm"
+            return await CachedScoring(item=item, ask=self._completed, model=self._model, warm=warm).row()
         top = 0 if item.report is None else self.options.max_logprobs
         body = scoring(item, model=self._model, top=top)
         answer = await self.client.request("POST", COMPLETIONS, body, parse=from_json if top else parsed)
         return row_of(item, answer, model=self._model, top=top)
+
+    async def _completed(self, body: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = await self.client.request("POST", COMPLETIONS, body)
+        return answer
 
     def encode_chat(self, messages: Sequence[Message]) -> IntArray:
         """Ids of a conversation in the model's template, as the server renders it, ready for the answer."""

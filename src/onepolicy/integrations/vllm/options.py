@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from onepolicy.engines.http import ServerOptions
+from onepolicy.engines.legs import LegChange
 
 
 class VllmOptions(ServerOptions):
@@ -19,3 +22,11 @@ class VllmOptions(ServerOptions):
     """of weights and activations, where the server does not say (only its developer mode does)"""
     max_logprobs: int = Field(default=20, ge=0)
     """what the server was started with (--max-logprobs); lists for the other side's tokens are cut to it"""
+    cache: Literal["cold", "warm"] | None = None
+    """score with one request for each token: nothing before it from the prefix cache, or all blocks that it has"""
+
+    def legs(self, target: str) -> dict[str, LegChange | str]:
+        """Beside those of every server: the prefix cache."""
+        finer = "`warm` reads every token after a prefix from the cache, which is finer than turn by turn"
+        warm = LegChange(options={"cache": "warm"}, base={"cache": "cold"})
+        return super().legs(target) | {"warm": warm, "turns": finer}
