@@ -28,8 +28,8 @@ from onepolicy.records.protocol import COMMON_FIELDS
 from onepolicy.workflow.check import CheckRequest
 from onepolicy.workflow.check import check as run_check
 from onepolicy.workflow.config import Config, check_request, load_config, overlaid
-from onepolicy.workflow.protocol import whole_protocol
 from onepolicy.workflow.legs_pair import PairRequest
+from onepolicy.workflow.protocol import whole_protocol
 
 
 @click.command(epilog=EXIT_STATUS_HELP)
