@@ -146,7 +146,7 @@ def test_each_kind_of_change_is_named(green, tmp_path, edit, words):
 
 def test_a_package_that_only_one_of_them_had_loaded_is_no_change(green, tmp_path):
     path = edited(
-        shutil.copytree(green, tmp_path / "x"), "trainer", lambda info: info["environment"].update(torch="2.9")
+        shutil.copytree(green, tmp_path / "x"), "trainer", lambda info: info["environment"].update(vllm="0.9")
     )
     assert held(path, green).changed == ()
     other = edited(
