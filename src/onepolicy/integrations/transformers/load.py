@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from onepolicy.engines.models import digest_of_file
 from onepolicy.errors import EngineError, MissingExtraError
 from onepolicy.integrations.transformers.options import TransformersOptions
 from onepolicy.integrations.transformers.quiet import quiet_transformers
 from onepolicy.integrations.transformers.tokenizer import TextTokenizer
+from onepolicy.weights.model import model_hash
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 
@@ -39,7 +37,7 @@ class Loaded:
     tokenizer: TextTokenizer | None
     folder: Path
     weights_hash: str
-    """first 16 hex digits of the safetensors file's SHA-256; of several, the adapter's included, of their digests'"""
+    """of the weights, the adapter's included, and their configuration, whatever files they lie in"""
     vocab_size: int
     """rows of the embedding, which may be more than the tokenizer has"""
     max_length: int | None
@@ -64,7 +62,7 @@ def load(folder: Path, options: TransformersOptions) -> Loaded:
         model=model.to(device).eval(),
         tokenizer=tokenizer,
         folder=folder,
-        weights_hash=_weights_hash([folder, adapter] if adapter else [folder]),
+        weights_hash=model_hash([folder, adapter] if adapter else [folder]),
         vocab_size=model.get_input_embeddings().num_embeddings,
         max_length=getattr(model.config.get_text_config(), "max_position_embeddings", None),
         stop_ids=stop_ids,
@@ -169,15 +167,6 @@ def _tokenizer(folder: Path, options: TransformersOptions) -> TextTokenizer | No
     except (ValueError, OSError, KeyError) as error:
         raise EngineError(f"{folder}: Transformers cannot load this tokenizer: {error}") from error
     return TextTokenizer(plain=plain, folder=folder)
-
-
-def _weights_hash(folders: Iterable[Path]) -> str:
-    """Of the weights and of the configurations that say how they are used (rope, LoRA's alpha)."""
-    together = hashlib.sha256()
-    for folder in folders:
-        for file in [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*config.json"))]:
-            together.update(bytes.fromhex(digest_of_file(file)))
-    return together.hexdigest()[:16]
 
 
 def _some(keys: list[str]) -> str:
