@@ -1,7 +1,12 @@
 """K19: the dtype, the precision of the head, and the norm."""
 
+import leg_faults
 import pytest
+import torch
 from leg_models import climbed, one_thread, planted, rotary, rung  # noqa: F401
+
+import onepolicy
+from onepolicy.records.verdict import Status
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +51,16 @@ def test_b91_autocast_on_one_path_is_seen_by_a_tolerance_of_zero_alone(tmp_path,
     assert rung(exact, "autocast").limits == "bitwise"
 
 
-def test_b92_logprobs_above_zero_are_no_logprobs_and_no_leg_holds_with_them(tmp_path, rope):
-    fault = planted(tmp_path, rope, "unfused_bfloat16")
-    ladder = climbed(
-        tmp_path, f"transformers:{rope}", only=("unfused",), against={"unfused": fault}, limits="quantised"
-    )
-    found = rung(ladder, "unfused")
-    assert found.status.value == "fail"
-    assert any(v.check == "valid_logprobs" and v.status.value == "fail" for v in found.verdicts)
+def test_b92_logprobs_above_zero_are_no_logprobs(rope):
+    model = leg_faults.loaded(str(rope))
+    model.lm_head.weight.data *= 32  # as sure of its tokens as a trained model
+    starts = torch.arange(8, 24).reshape(16, 1)
+    sure = model.generate(starts, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0).tolist()
+    rounded, exact = leg_faults.unfused_bfloat16(model, sure), leg_faults.right_way(model, sure)
+    assert max(map(max, exact)) <= 0.0 < max(map(max, rounded))
+    found = onepolicy.compare(rollout=rounded, trainer=exact, sampled=False, limits="quantised")
+    assert found.status is Status.FAIL
+    assert any(v.check == "valid_logprobs" and v.status is Status.FAIL for v in found.verdicts)
 
 
 def test_b93_a_norm_that_is_left_out_breaks_everywhere(tmp_path, rope):

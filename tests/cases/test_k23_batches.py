@@ -31,16 +31,16 @@ def test_b110_a_bitwise_limit_names_the_batch_size(tmp_path, rope):
 
 def test_b112_only_rows_of_the_batch_with_another_shape_differ(rope):
     generator = np.random.default_rng(0)
-    lengths = [24] * 8 + [17, 19, 15, 21] + [40] * 4
+    lengths = [24] * 8 + [5] + [40] * 7
     items = []
     for at, length in enumerate(lengths):
         ids = generator.integers(8, VOCABULARY, size=length).astype(np.int32)
-        items.append(ScoreInput(rollout_id=f"r{at}", token_ids=ids, wanted=np.arange(length) > 4))
+        items.append(ScoreInput(rollout_id=f"r{at}", token_ids=ids, wanted=np.arange(length) > 1))
     engine = open_engine(parse_spec(f"transformers:{rope}?dtype=bfloat16&batch_size=8"))
     try:
-        few, many = engine.score(items[:12], Wanted()), engine.score(items, Wanted())
+        few, many = engine.score(items[:9], Wanted()), engine.score(items, Wanted())
     finally:
         engine.close()
-    d = [float(np.nanmax(np.abs(a.logprobs - b.logprobs))) for a, b in zip(few, many[:12], strict=True)]
+    d = [float(np.nanmax(np.abs(a.logprobs - b.logprobs))) for a, b in zip(few, many[:9], strict=True)]
     assert d[:8] == [0.0] * 8
-    assert max(d[8:]) > 0
+    assert d[8] > 0

@@ -118,15 +118,15 @@ def under_autocast(model: Any, sequences: Ids) -> Logprobs:
 
 @torch.no_grad()
 def unfused_bfloat16(model: Any, sequences: Ids) -> Logprobs:
-    """B92: the target's logit and the logsumexp are rounded to bfloat16 each, and then subtracted."""
+    """B92: the logsumexp is rounded to bfloat16, and subtracted from a logit that is rounded apart from it."""
     ids, mask = left(sequences)
-    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions_of(mask)).logits * 4
+    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions_of(mask)).logits
     lse = logits.logsumexp(-1).bfloat16()
     out = []
     for row, one in enumerate(sequences):
         start = ids.shape[1] - len(one)
         at = [(start + n - 1, one[n]) for n in range(1, len(one))]
-        out.append([0.0, *(float(logits[row, c, token].bfloat16() - lse[row, c]) for c, token in at)])
+        out.append([0.0, *(float(logits[row, c, token] - lse[row, c]) for c, token in at)])
     return out
 
 
