@@ -1,10 +1,11 @@
-"""The ladders of real engines, as the tables of a page.
+"""The ladders of real engines, as the page docs/legs-measured.md.
 
-    python benchmarks/legs.py [NAME=SPEC ...]      (about five minutes on two cores without a server)
+    python benchmarks/legs.py [NAME=SPEC ...] > docs/legs-measured.md      (about five minutes on two cores)
 
 Climbs every leg of the packaged model in Transformers in float32 and bfloat16 and in llama.cpp, then of a server that
-is given, such as a vLLM that is running (`vLLM=vllm:http://localhost:8000`), and prints one Markdown table for each.
-What is given after it, such as one that was started with other flags (`chunked=vllm:...`), is held against it as a leg.
+is given, such as a vLLM that is running (`VLLM=vllm:http://localhost:8000`), and prints one Markdown table for each.
+What is given after it under a lower-case name, such as a server that was started with other flags (`chunked=vllm:...`),
+is held against it as a leg; under a capital it has a table of its own.
 """
 
 from __future__ import annotations
@@ -44,8 +45,21 @@ OURS = (
 )
 
 
+HEAD = """# Legs of real engines
+
+<!-- written by benchmarks/legs.py -->
+
+SmolLM2-135M-Instruct as packaged, on two CPU cores; float32 and bfloat16 are the packaged 4-bit weights, dequantised.
+[legs](legs.md) says what each leg is and what decides. Written by
+
+    {command}
+"""
+
+
 def main() -> int:
-    """Print the tables."""
+    """Print the page."""
+    given = " ".join(argument.partition("=")[0] + "=SPEC" for argument in sys.argv[1:])
+    print(HEAD.format(command=f"python benchmarks/legs.py {given}".strip()))
     for engine in (*OURS, *_given(sys.argv[1:])):
         print(f"### {engine.name}\n\n{table(engine)}\n", flush=True)
     return 0
@@ -73,13 +87,15 @@ def table(engine: Engine) -> str:
 
 
 def _given(arguments: list[str]) -> list[Engine]:
-    """The first server gets a table, and those after it are legs of it."""
-    named = [argument.partition("=")[::2] for argument in arguments]
-    if not named:
-        return []
-    (name, spec), *others = named
-    against = {other: parse_spec(one) for other, one in others}
-    return [Engine(name=name, spec=spec, limits="bf16", suite="quick", budget=TOKENS, against=against)]
+    """What has a name with a capital gets a table, and what follows it without one are legs of it."""
+    engines: list[Engine] = []
+    for argument in arguments:
+        name, _, spec = argument.partition("=")
+        if name[:1].isupper():
+            engines.append(Engine(name=name, spec=spec, limits="bf16", suite="quick", budget=TOKENS))
+        else:
+            engines[-1].against[name] = parse_spec(spec)
+    return engines
 
 
 if __name__ == "__main__":
