@@ -59,7 +59,7 @@ def test_shards_of_fsdp_and_of_tensor_parallel_have_the_digest_of_the_file(tmp_p
         torch.manual_seed(0)
         transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
     (tmp_path / "rank.py").write_text(RANK)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, tmp_path / "rank.py", tmp_path / "model"],
         capture_output=True,
