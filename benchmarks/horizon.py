@@ -45,6 +45,8 @@ class Family:
     """tokens; of the longest rollouts where they differ"""
     shortest: float = 1.0
     """of the longest; lengths are uniform between"""
+    shared: float = 0.0
+    """of the tokens of a prompt's samples, which are the same at first, as at a low temperature"""
     kl: float = 1e-3
     kl_spread: float = 0.0
     """sigma of the log of a rollout's factor"""
@@ -78,6 +80,9 @@ def run_of(rng: np.random.Generator, family: Family) -> Drawn:
     per_token = per_token * _factors(rng, family.tail, int(offsets[-1]))
     d = rng.normal(-per_token / 2, np.sqrt(per_token)) + family.offset
     d = d + np.repeat(rng.normal(0.0, family.bias, rollouts), lengths)
+    if family.shared:
+        same = d.reshape(family.prompts, family.samples, family.length)[:, :, : round(family.shared * family.length)]
+        same[:] = same[:, :1]
     sums = rollout_sums(d, offsets)
     return Drawn(groups=sums.reshape(family.prompts, family.samples, -1).sum(axis=1))
 
@@ -128,7 +133,7 @@ def _runs(family: Family, trials: int, seed: int) -> Iterator[Drawn]:
 
 
 def _one(drawn: Drawn, family: Family, truth: dict[int, float]) -> tuple[float, ...]:
-    bias = components(drawn.groups.sum(axis=0), "excess")
+    bias = components(drawn.groups, "excess")
     assert bias is not None
     drifted = drift(drawn.groups, missing=0.0)
     inside = []
@@ -148,6 +153,8 @@ NOTHING = {
     "24 prompts": Family(prompts=24),
     "200 prompts": Family(prompts=200),
     "24 prompts x 4": Family(prompts=24, samples=4),
+    "24 prompts x 8, the same": Family(prompts=24, samples=8, shared=1.0),
+    "48 prompts x 8, the first half the same": Family(samples=8, shared=0.5),
     "lengths 1 to 8": Family(shortest=0.125),
     "heavy tails": Family(tail=1.2),
     "rollouts differ in KL (sigma 0.5)": Family(kl_spread=0.5, fits=False),

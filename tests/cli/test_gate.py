@@ -126,13 +126,44 @@ def test_a_program_that_is_not_there_is_said_before_anything_is_checked(here):
     assert done.status == 2
     assert "no-such-program: there is no such program" in done.err
     assert not Path("runs").exists()
+    assert verdict()["allowed"] is False, "and no answer of before is left"
 
 
-def test_a_check_that_crashes_blocks(gate, here):
-    (here / "crash.py").write_text("import os\nos.abort()\n")
-    done = gate(RAN, "--blocked-status", 75, trainer="callable:crash.py:score")
-    assert (done.status, Path("ran").exists()) == (75, False)
-    assert verdict()["allowed"] is False
+def test_numbers_that_cannot_be_written_allow_nothing(gate):
+    done = gate(RAN, "--prometheus", "fixed.jsonl/x.prom")
+    assert (done.status, Path("ran").exists(), verdict()["allowed"]) == (2, False, False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--verdict", "onepolicy.yaml"), ("--prometheus", "./onepolicy.yaml"), ("--verdict=x", "--prometheus=x")],
+)
+def test_the_configuration_is_not_written_over(gate, options):
+    done = gate(RAN, *options)
+    assert (done.status, Path("ran").exists()) == (2, False)
+    assert "would be written over" in done.err
+    assert json.loads(Path("onepolicy.yaml").read_text())["rollout"] == "fake:m"
+
+
+@pytest.mark.parametrize("how", ["abort()", "_exit(0)", "_exit(1)", "_exit(3)", "_exit(120)", "_exit(143)"])
+def test_a_check_that_crashes_blocks(gate, here, how):
+    (here / "crash.py").write_text(f"import os\nos.{how}\n")
+    options = () if how == "_exit(1)" else ("--blocked-status", 75)
+    done = gate(RAN, *options, trainer="callable:crash.py:score")
+    assert (done.status, Path("ran").exists()) == (75 if options else 2, False)
+    assert (verdict()["allowed"], verdict()["exit_status"]) == (False, 2)
+    assert verdict()["sentence"].startswith("Unknown: the check ")
+
+
+@pytest.mark.parametrize("status", [1, 2, 120])
+def test_a_crash_after_a_pass_was_written_takes_it_back(gate, here, status):
+    """As of a library that ends the process once all is done."""
+    gate()
+    (here / "passed.json").write_text(Path("onepolicy-verdict.json").read_text())
+    code = f"import os, shutil\nshutil.copy('passed.json', 'onepolicy-verdict.json')\nos._exit({status})\n"
+    (here / "crash.py").write_text(code)
+    done = gate(RAN, trainer="callable:crash.py:score")
+    assert (done.status, Path("ran").exists(), verdict()["allowed"]) == (2, False, False)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -191,6 +222,8 @@ def test_numbers_are_written_for_prometheus(gate):
         (("--if-changed", "soon"), "no length of time"),
         (("--if-changed", "0s"), "no length of time"),
         (("--if-changed", "1e9d"), "no length of time"),
+        (("--if-changed", "999999d"), "longer than 36500 days"),
+        (("--if-changed", "9" * 400 + "d"), "longer than 36500 days"),
     ],
 )
 def test_options_that_are_no_values_end_with_2(cli, here, options, words):

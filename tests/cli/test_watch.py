@@ -70,9 +70,20 @@ def test_a_signal_before_the_first_probe_is_no_pass(process, config):
     ended = watching.send(signal.SIGTERM)
     assert ended.status == 3
     assert ended.out.startswith("Unknown: 0 probes")
+    assert not any(path.is_dir() for path in Path("watch").iterdir()), "no half of a run is left"
 
 
 def test_what_can_never_run_ends_with_2(cli, config):
     assert cli("watch", config("fake:m?nois=1"), "--probes", 1).status == 2
     assert cli("watch", "none.yaml").status == 2
-    assert cli("watch", config(), "--every", "often").status == 2
+    for every in ("often", "200000d"):
+        assert cli("watch", config(), "--every", every).status == 2
+
+
+def test_numbers_are_not_written_over_what_is_read(cli, config):
+    before = Path(config()).read_text()
+    for file in ("onepolicy.yaml", "./watch/watch.jsonl"):
+        ended = cli("watch", "onepolicy.yaml", "--probes", 1, "--prometheus", file)
+        assert (ended.status, Path("watch").exists()) == (2, False)
+        assert "would be written over" in ended.err
+    assert Path("onepolicy.yaml").read_text() == before

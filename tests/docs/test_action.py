@@ -82,6 +82,18 @@ def test_the_example_uses_the_action_with_inputs_that_it_has():
     assert set(job) == {"runs-on", "timeout-minutes", "steps"}
     for step in job["steps"]:
         assert set(step) <= {"name", "uses", "with", "if"}
-        assert step["uses"].startswith("./") or re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"])
+        assert step["uses"].startswith("./") or re.fullmatch(r"actions/[a-z/-]+@v\d+", step["uses"])
     (ours,) = (step for step in job["steps"] if step["uses"].startswith("./"))
     assert set(ours["with"]) <= set(ACTION["inputs"])
+
+
+def test_the_example_keeps_the_runs_of_a_job_that_failed_under_the_name_by_which_they_are_taken_up():
+    """`actions/cache` saves only after a success, and the next job would pass over the run that failed."""
+    steps = WORKFLOW["jobs"]["gate"]["steps"]
+    used = [step["uses"].partition("@")[0] for step in steps]
+    assert [name for name in used if "cache" in name] == ["actions/cache/restore", "actions/cache/save"]
+    taken, kept = (steps[used.index(f"actions/cache/{name}")] for name in ("restore", "save"))
+    gate = next(i for i, name in enumerate(used) if name.startswith("./"))
+    assert used.index("actions/cache/restore") < gate < used.index("actions/cache/save")
+    assert kept["if"] == "always()"
+    assert {name: taken["with"][name] for name in ("path", "key")} == kept["with"]

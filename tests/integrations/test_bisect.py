@@ -95,6 +95,26 @@ def test_an_engine_that_never_answers_is_unknown(cli, config, tmp_path):
     assert "was not ready after 1 s" in found["sentence"]
 
 
+SLOW = """
+import time
+def score(batch):
+    time.sleep(2.5)
+    return [[float("nan")] + [-1.0] * (len(ids) - 1) for ids in batch]
+"""
+
+
+def test_a_check_that_takes_too_long_is_unknown_also_where_it_needs_the_engine_no_more(cli, config, tmp_path, suite):
+    (tmp_path / "slow.py").write_text(SLOW)
+    check = {"rollout": "vllm:http://127.0.0.1:{port}?retries=1", "trainer": "callable:slow.py:score?batch_size=999"}
+    check |= {"suite": str(suite), "sampling": {"max_new_tokens": 6}}
+    status, out, _ = cli(
+        "bisect", config({"seed": ("", "--seed=1")}, check=check, check_seconds=2), "--run", tmp_path / "b", "--json"
+    )
+    assert status == 3
+    assert "the check took longer than 2 s (check_seconds)" in json.loads(out)["sentence"]
+    assert any((tmp_path / "b").rglob("readings/rollout")), "the engine was asked in time"
+
+
 def test_two_bad_configurations_are_no_bisection(cli, config, tmp_path):
     file = config({"cache": ("--cache=auto", "--cache=fp8")}, command=[
         sys.executable, str(ENGINE), "--port={port}", "--dtype=bfloat16", "{switches}",

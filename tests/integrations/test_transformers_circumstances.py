@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from leg_models import END, VOCABULARY, absolute, one_thread, rotary  # noqa: F401
+from leg_models import END, VOCABULARY, absolute, one_thread, rotary, saved  # noqa: F401
 
 from onepolicy.engines.contract import ScoreInput, Wanted
 from onepolicy.engines.legs import CACHED
@@ -13,6 +13,7 @@ from onepolicy.errors import EngineError, UsageError
 from onepolicy.integrations import open_engine
 from onepolicy.integrations.transformers.circumstances import Circumstances
 from onepolicy.integrations.transformers.cuts import cuts_of
+from onepolicy.integrations.transformers.parallel import open_rank
 from onepolicy.integrations.transformers.score import ScoreSettings
 from onepolicy.records.reading import TopLists
 from onepolicy.records.tokens import TokenState
@@ -166,6 +167,21 @@ def test_packed_rows_report_no_other_tokens(rope):
     asked = ScoreInput(rollout_id="r", token_ids=item.token_ids, wanted=item.wanted, report=report)
     with pytest.raises(EngineError, match="packed=true: sequences in one row give logprobs alone"):
         scored(rope, [asked, *items()], packed="true")
+
+
+def test_a_model_that_cannot_be_called_so_is_an_error_of_the_engine_and_scores_plainly(tmp_path):
+    config = transformers.MambaConfig(
+        vocab_size=VOCABULARY, hidden_size=16, state_size=4, num_hidden_layers=1, eos_token_id=END
+    )
+    folder = saved(transformers.MambaForCausalLM, config, tmp_path / "mamba")
+    assert len(scored(folder, items(), attn="eager")) == len(items())
+    with pytest.raises(EngineError, match="MambaForCausalLM cannot be called so"):
+        scored(folder, items(), attn="eager", chunk=4)
+
+
+def test_full_logits_of_layouts_heed_no_circumstance(rope):
+    with pytest.raises(UsageError, match="sets how the model is called when it scores"):
+        open_rank(EngineSpec(engine="transformers", target=str(rope), options={"head": "float32"}), None)
 
 
 @pytest.mark.parametrize(

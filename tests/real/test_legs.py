@@ -37,7 +37,7 @@ def test_transformers_in_float32_holds_on_every_leg_and_knows_what_mistakes_woul
 
 
 def test_vllm_warms_its_cache_with_proof_and_decodes_what_it_prefills(tmp_path: Path, vllm_url: str) -> None:
-    suite = ("--suite", "quick", "--budget", 480, "--max-new-tokens", 24)
+    suite = ("--suite", "quick", "--budget", 768, "--max-new-tokens", 64)
     status, ladder = climbed(f"vllm:{vllm_url}", *suite, "--limits", "bf16", cwd=tmp_path)
     assert status == 0, ladder["sentence"]
     assert rung(ladder, "warm")["from_cache"] > 0.5
@@ -46,15 +46,18 @@ def test_vllm_warms_its_cache_with_proof_and_decodes_what_it_prefills(tmp_path: 
     assert "--against" in named["chunked"]
 
 
+@pytest.mark.full
 def test_vllm_without_a_prefix_cache_has_no_proof_of_one(tmp_path: Path, start_vllm, smollm2_folder: Path) -> None:
+    few = ("--budget", 120, "--max-new-tokens", 40)
     with start_vllm(smollm2_folder, tmp_path / "log", "--no-enable-prefix-caching") as (url, _):
-        status, ladder = climbed(f"vllm:{url}", "--budget", 120, "--leg", "warm", "--limits", "bf16", cwd=tmp_path)
+        status, ladder = climbed(f"vllm:{url}", *few, "--leg", "warm", "--limits", "bf16", cwd=tmp_path)
     assert status == 3
     assert "0% of the tokens come after something from the cache" in ladder["sentence"]
 
 
+@pytest.mark.full
 def test_llamacpp_has_proof_of_its_cache(tmp_path: Path) -> None:
-    given = ("--budget", 160, "--leg", "warm", "--leg", "repeat", "--limits", "quantised")
+    given = ("--budget", 160, "--max-new-tokens", 40, "--leg", "warm", "--leg", "repeat", "--limits", "quantised")
     _, ladder = climbed("llamacpp:smollm2", *given, cwd=tmp_path)
     assert rung(ladder, "warm")["from_cache"] > 0.5
     proof = next(v for v in rung(ladder, "warm")["verdicts"] if v["check"] == "cache_proof")

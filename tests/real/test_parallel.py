@@ -67,6 +67,7 @@ def test_fsdp_is_bit_identical_and_tensor_parallel_is_not(rotary, ids, dtype):
     assert 0.0 < tp.mean_abs_d < (1e-5 if dtype == "float32" else 0.05)
 
 
+@pytest.mark.full
 def test_the_packaged_model_likewise_and_heads_that_do_not_divide_stay_whole(tmp_path):
     source = SequenceSource(count=2, longest=48)
     found, by = spread("smollm2", "fsdp=2", "tp=2", source=source)

@@ -246,6 +246,24 @@ def test_a_shard_that_is_absent_or_outside_of_the_folder_is_refused(tmp_path):
         weights_in(folder)
 
 
+def test_a_tensor_that_an_index_names_and_no_file_has_is_refused(tmp_path):
+    folder = sharded(tmp_path / "many", some_weights(), 2)
+    index = folder / "model.safetensors.index.json"
+    named = json.loads(index.read_text())["weight_map"]
+    index.write_text(json.dumps({"weight_map": named | {"model.lost.weight": next(iter(named.values()))}}))
+    for path in (folder, index):
+        with pytest.raises(
+            DumpError, match=r"names 1 tensors that its files do not hold, the first is model.lost.weight"
+        ):
+            weights_in(path)
+
+
+def test_safetensors_of_any_name_count_before_a_torch_file(tmp_path):
+    save_file({"w": torch.ones(2)}, tmp_path / "part-1.safetensors")
+    torch.save({"old": torch.ones(2)}, tmp_path / "pytorch_model.bin")
+    assert set(weights_in(tmp_path)) == {"w"}
+
+
 def test_a_tensor_that_is_there_twice_is_refused(tmp_path):
     for name in ("a", "b"):
         save_file({"w": torch.ones(2)}, tmp_path / f"{name}.safetensors")

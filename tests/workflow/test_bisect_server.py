@@ -96,6 +96,17 @@ def test_one_that_ends_is_said_to_with_what_it_printed(tmp_path):
     assert "no such flag" in str(error.value)
 
 
+def test_what_one_that_ended_early_had_started_is_killed(tmp_path):
+    code = (
+        "import subprocess, sys\n"
+        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True); sys.exit(1)"
+    )
+    with running(start(tmp_path / "s", code)) as server, pytest.raises(EngineError, match="exited with status 1"):
+        server.wait_until_healthy("http://127.0.0.1:9/health", within=20)
+    child = int((tmp_path / "s" / "server.log").read_text())
+    until(lambda: not is_alive(child))
+
+
 def test_one_that_never_gets_healthy_is_given_up(tmp_path):
     port = free_port()
     with running(start(tmp_path / "s", SERVES.format(status=503), port)) as server:

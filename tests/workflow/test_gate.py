@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -12,13 +13,16 @@ from standin import Vllm, standing_in
 
 from onepolicy.engines.spec import parse_spec
 from onepolicy.errors import EngineError, OnePolicyError, RunError, UsageError
+from onepolicy.judgement.decide import sentence
+from onepolicy.judgement.limits import Limits
 from onepolicy.records.past import GateAnswer
 from onepolicy.records.tokens import digest_of_ids
-from onepolicy.records.verdict import Status
+from onepolicy.records.verdict import Status, Verdict
 from onepolicy.workflow.calibrate import CalibrateRequest, calibrate
 from onepolicy.workflow.config import check_request, load_config
 from onepolicy.workflow.gate import GateRequest, asked_of, gate
 from onepolicy.workflow.gate_answer import read_answer
+from onepolicy.workflow.judge import JudgeRequest, judge
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 WEEK = timedelta(days=7)
@@ -312,6 +316,64 @@ def test_a_later_run_that_did_not_pass_is_not_passed_over(green):
     answer = gate(asked(written(), days=2, if_changed=WEEK))
     assert "came after" in answer.why_checked
     assert "is fail" in answer.why_checked
+
+
+def test_a_later_fail_of_the_same_engines_on_another_suite_is_not_passed_over(green):
+    green(written())
+    Path("other.jsonl").write_text(Path("fixed.jsonl").read_text().replace("rain", "snow"))
+    other = {"trainer": "fake:m?noise=0.5", "suite": "other.jsonl"}
+    assert not gate(asked(written(**other), days=1)).allowed
+    assert "is fail" in gate(asked(written(), days=2, if_changed=WEEK)).why_checked
+
+
+def test_a_later_fail_of_other_engines_changes_nothing(green):
+    green(written())
+    assert not gate(asked(written(rollout="fake:n", trainer="fake:n?noise=0.5"), days=1)).allowed
+    assert gate(asked(written(), days=2, if_changed=WEEK)).unchanged_since
+
+
+def test_a_fail_that_was_edited_to_a_pass_is_checked(here):
+    failing = written(trainer="fake:m?noise=0.5")
+    assert not gate(asked(failing)).allowed
+
+    def passing(content):
+        for verdict in content["verdicts"]:
+            verdict["status"] = "pass"
+        verdicts = [Verdict.model_validate(verdict) for verdict in content["verdicts"]]
+        content.update(status="pass", sentence=sentence(verdicts))
+
+    edit("judgements/default/verdicts.json", passing)
+    answer = gate(asked(failing, days=1, if_changed=WEEK))
+    assert (answer.allowed, "does not hold what was judged" in answer.why_checked) == (False, True)
+
+
+def test_a_run_that_was_judged_again_with_other_limits_is_checked(here):
+    failing = written(trainer="fake:m?noise=0.5")
+    run = Path(gate(asked(failing)).run)
+    loose = Limits(mean_kl=10, max_abs_d=100, worst_rollout_kl=100, outlier_rate=1)
+    assert judge(run, JudgeRequest(limits=loose)).status is Status.PASS
+    answer = gate(asked(failing, days=1, if_changed=WEEK))
+    assert (answer.allowed, "judged again since, with other limits" in answer.why_checked) == (False, True)
+
+
+@pytest.fixture
+def zone(monkeypatch):
+    """Sets the time zone of this process."""
+    with monkeypatch.context() as patch:
+        yield lambda name: (patch.setenv("TZ", name), time.tzset())
+    time.tzset()
+
+
+@pytest.mark.parametrize(("name", "holds"), [("UTC", False), ("Etc/GMT+12", True)])
+def test_a_waiver_ends_with_the_day_of_this_machine(green, zone, name, holds):
+    zone(name)
+    limits = {"max_abs_d": 100, "worst_rollout_kl": 100, "waivers": [WAIVER | {"until": "2999-01-01"}]}
+    config = written(trainer="fake:m?noise=0.5", limits=limits)
+    days = (datetime(2999, 1, 2, tzinfo=UTC) - NOW) / timedelta(days=1)
+    green(config, days=days)
+    answer = gate(asked(config, days=days + 0.1, if_changed=WEEK))
+    assert bool(answer.unchanged_since) is holds
+    assert answer.why_checked == ("" if holds else "the waiver of 'mean_kl' ended on 2999-01-01")
 
 
 def test_a_later_run_that_is_damaged_is_not_passed_over(green):

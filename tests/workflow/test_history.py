@@ -12,10 +12,20 @@ import pytest
 import onepolicy
 from onepolicy.engines.spec import parse_spec
 from onepolicy.errors import DumpError, UsageError
+from onepolicy.judgement.decide import decide, sentence
 from onepolicy.records.past import PastRun
-from onepolicy.records.verdict import Status
+from onepolicy.records.verdict import Judgement, Status
 from onepolicy.workflow.calibrate import CalibrateRequest, calibrate
-from onepolicy.workflow.history import dated_path, history, is_green, last_green, past_run, rows_in, time_of
+from onepolicy.workflow.history import (
+    dated_path,
+    engines_of,
+    history,
+    is_green,
+    last_green,
+    past_run,
+    rows_in,
+    time_of,
+)
 from onepolicy.workflow.history_lines import LINES, append_line, read_lines
 from onepolicy.workflow.legs import LegsRequest, legs
 
@@ -157,6 +167,18 @@ def test_a_pass_that_was_copied_from_another_run_is_no_green_and_passes_nothing(
     assert "is not of what the run holds now" in found.sentence
 
 
+def test_answers_that_were_edited_to_a_pass_are_no_green_and_pass_nothing(folder):
+    shutil.rmtree(folder / DAYS[2])
+    file = folder / DAYS[1] / "judgements" / "default" / "verdicts.json"
+    judgement = Judgement.model_validate_json(file.read_text())
+    verdicts = tuple(verdict.model_copy(update={"status": Status.PASS}) for verdict in judgement.verdicts)
+    changes = {"verdicts": verdicts, "status": decide(verdicts), "sentence": sentence(verdicts)}
+    file.write_text(judgement.model_copy(update=changes).model_dump_json())
+    assert past_run(folder / DAYS[1]).status is Status.PASS
+    assert not is_green(folder / DAYS[1])
+    assert history(str(folder)).exit_status == 3
+
+
 def test_the_last_green_run_leaves_out_what_only_says_pass(folder):
     shutil.copytree(folder / DAYS[0] / "judgements", folder / DAYS[1] / "judgements", dirs_exist_ok=True)
     rows = rows_in(folder)
@@ -180,6 +202,55 @@ def test_runs_of_other_engines_are_not_compared_and_decide_beside(folder, runs, 
     assert "2 pairs" in found.sentence
     shutil.rmtree(folder / DAYS[2])
     assert history(str(folder)).status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("fake:m?noise=0.5", "fake:m"),
+        ("vllm:http://h:1/?retries=0&model=a", "vllm:http://h:1 a"),
+        ("transformers:./m/?adapter=x&dtype=bfloat16", "transformers:m x"),
+        ("transformers:/m", "transformers:/m"),
+        ("callable:./a.py:score", "callable:a.py:score"),
+        ("recorded:verl", "recorded:verl"),
+    ],
+)
+def test_engines_are_named_without_what_configures_them(spec, name):
+    assert engines_of(spec, "fake:m") == f"{name}, fake:m"
+
+
+def test_another_model_that_passes_does_not_hide_one_that_fails(folder, suite):
+    shutil.rmtree(folder / DAYS[2])
+    onepolicy.check(rollout="fake:n", trainer="fake:n?noise=0.003", suite=suite, run=folder / DAYS[2])
+    found = history(str(folder))
+    assert [row.status for row in found.rows] == [Status.PASS, Status.FAIL, Status.PASS]
+    assert (found.exit_status, found.against) == (1, None)
+    assert "2 pairs" in found.sentence
+
+
+def test_a_damaged_run_decides_until_every_pair_has_a_newer_one(folder, suite):
+    other = {"rollout": "fake:n", "trainer": "fake:n", "suite": suite}
+    (folder / DAYS[2] / "manifest.json").write_text("{")
+    shutil.rmtree(folder / DAYS[1])
+    onepolicy.check(run=folder / "20260104-000000-other", **other)
+    assert history(str(folder)).exit_status == 3
+    shutil.copytree(folder / DAYS[0], folder / "20260105-000000-a")
+    assert history(str(folder)).exit_status == 0
+
+
+def test_a_folder_of_no_known_time_is_not_taken_for_an_old_one(folder):
+    (folder / "copied" / "judgements").mkdir(parents=True)
+    found = history(str(folder))
+    assert (found.rows[-1].time, found.exit_status) == (None, 3)
+    assert "no run here" in found.rows[-1].sentence
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_a_row_that_says_so(folder):
+    (folder / "locked").mkdir(mode=0)
+    found = history(str(folder))
+    assert (len(found.rows), found.exit_status) == (4, 3)
+    assert "ermission denied" in found.rows[-1].sentence
 
 
 def test_nothing_to_show_is_an_error(tmp_path):
@@ -268,6 +339,57 @@ def test_a_line_that_a_kill_cut_off_is_named_and_spoils_no_other(tmp_path):
     found = list(read_lines(file))
     assert [row.status for row in found] == [Status.PASS, Status.UNKNOWN, Status.PASS]
     assert "line 2: is damaged" in found[1].sentence
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_damaged_line_is_of_the_time_of_the_one_before_or_of_the_file(tmp_path, last):
+    file = tmp_path / LINES
+    first, after = line(1, Status.PASS).model_dump_json(), line(3, Status.PASS).model_dump_json()
+    file.write_text("\n".join(["{", first, '{"time": "2026-02-02T00:0', *([] if last else [after])]))
+    os.utime(file, (0, 0))
+    written = datetime(1970, 1, 1, tzinfo=UTC)
+    days = [datetime(2026, 2, day, tzinfo=UTC) for day in (1, 1, 1, 3)]
+    assert [row.time for row in read_lines(file)] == ([*days[:2], written] if last else days)
+
+
+def test_a_line_that_was_cut_off_last_is_no_pass(folder):
+    at_the_end = json.dumps({"time": "2026-02-02T00:0"})
+    (folder / LINES).write_text(at_the_end[:-4])
+    assert history(str(folder)).exit_status == 3
+
+
+def test_a_pair_that_is_away_is_not_hidden_by_another_that_passes(folder, runs):
+    (folder / "b").mkdir()
+    for day in range(1, 20):
+        append_line(folder / "b" / LINES, line(day, Status.UNKNOWN, pair="fixed, fixed, vllm:http://b, fake:m"))
+        append_line(folder / "a" / LINES, line(day, Status.PASS, pair="fixed, fixed, fake:m, fake:m", made={"a": {}}))
+    found = history(str(folder))
+    assert (found.rows[-1].status, found.exit_status) == (Status.UNKNOWN, 3)
+    append_line(folder / "a" / LINES, line(20, Status.PASS, pair="fixed, fixed, fake:m, fake:m", made={"a": {}}))
+    assert history(str(folder)).exit_status == 3
+    append_line(folder / "b" / LINES, line(21, Status.PASS, pair="fixed, fixed, vllm:http://b, fake:m", made={"a": {}}))
+    assert history(str(folder)).exit_status == 0
+
+
+@pytest.mark.parametrize("named", ["elsewhere/20260401-000000-probe", "..", "/"])
+@pytest.mark.parametrize(("status", "ends"), [(Status.PASS, 3), (Status.FAIL, 1)])
+def test_a_line_whose_run_is_not_beside_it_is_no_pass(folder, named, status, ends):
+    append_line(folder / LINES, line(9, status, run=named, pair=past_run(folder / DAYS[0]).pair))
+    fs = fsspec.filesystem("memory")
+    fs.put(str(folder), "/history-lines", recursive=True)
+    try:
+        for found in (history(str(folder)), history("memory://history-lines")):
+            assert (found.exit_status, found.rows[-1].run, len(found.rows)) == (ends, "", 4)
+    finally:
+        fs.rm("/history-lines", recursive=True)
+
+
+def test_probes_of_two_watches_in_one_second_are_two_rows(runs, tmp_path):
+    for name, kind in (("a", "green"), ("b", "red")):
+        probe = shutil.copytree(runs[kind], tmp_path / name / "20260101-000000-probe")
+        append_line(tmp_path / name / LINES, past_run(probe))
+    shutil.rmtree(tmp_path / "b" / "20260101-000000-probe")
+    assert [row.status for row in history(str(tmp_path)).rows] == [Status.FAIL, Status.PASS]
 
 
 def test_probes_without_a_run_are_rows_and_those_with_one_are_not_there_twice(folder):

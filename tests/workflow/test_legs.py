@@ -165,10 +165,21 @@ def test_readings_of_another_environment_are_refused(climb, tmp_path):
     info = json.loads(path.read_text())
     info["environment"]["numpy"] = "1.26.0"
     path.write_text(json.dumps(info))
-    with pytest.raises(
-        RunError, match=r"'legs-order' was computed with another engine or in another environment.*numpy"
-    ):
+    with pytest.raises(RunError, match=r"'legs-order' is not of what answers now: numpy"):
         climb(without=("batch",))
+
+
+def test_readings_of_weights_that_were_replaced_are_read_anew_under_another_name_alone(climb, scored, monkeypatch):
+    climb(without=("batch",))
+    before = FakeEngine.info.fget
+    other = property(lambda engine: before(engine).model_copy(update={"weights_hash": "f" * 16}))
+    monkeypatch.setattr(FakeEngine, "info", other)
+    with pytest.raises(RunError, match=r"'legs-plain' is not of what answers now: weights_hash .* -> ffff"):
+        climb(without=("batch",))
+    scored.clear()
+    ladder = climb(without=("batch",), name="later")
+    assert ladder.rungs[0].base == "later-plain"
+    assert len(scored) == 16 * 3
 
 
 def test_a_leg_that_cannot_be_read_is_unknown_and_the_others_are_read(climb, monkeypatch):

@@ -125,6 +125,15 @@ def test_one_rank_that_differs_is_enough(compared):
     assert "bit-identical was required" in found.sentence
 
 
+def test_the_mean_is_of_the_rank_that_is_farthest_by_it(compared):
+    code = SOUND + "\n    whole = logits\n    def logits(token_ids, tp=1):\n        found = whole(token_ids)\n"
+    code += "        if tp > 1 and RANK == 0: found = np.nextafter(found, np.float32(np.inf))\n"
+    code += "        if tp > 1 and RANK == 1: found[0] = -found[0]\n        return found\n"
+    found = compared(code, "tp=2", max_mean_abs_d=1e-3)
+    assert one(found, "tp=2").mean_abs_d > 1e-3
+    assert found.status is Status.FAIL
+
+
 def test_a_rank_may_have_no_logits_and_not_all_of_them(compared):
     code = SOUND + "\n    whole = logits\n    def logits(token_ids, pp=1):\n"
     last = code + "        return whole(token_ids) if RANK == SIZE - 1 else None\n"

@@ -10,7 +10,7 @@ from standin import TinyModel, Vllm, standing_in
 
 from onepolicy.engines.spec import parse_spec
 from onepolicy.errors import RunError, UsageError
-from onepolicy.judgement.limits import Limits
+from onepolicy.judgement.limits import Limits, Waiver
 from onepolicy.records.past import PastRun
 from onepolicy.records.verdict import Status
 from onepolicy.workflow.check import CheckRequest
@@ -63,8 +63,8 @@ def suite(tmp_path) -> str:
 def watched(tmp_path, suite):
     """Watch a pair, and give what was seen, the lines of the folder, and what was said."""
 
-    def run(rollout="fake:m", *, time: Time, probes: int | None = None, **fields):
-        check = CheckRequest(rollout=parse_spec(rollout), trainer=parse_spec("fake:m"), suite=suite)
+    def run(rollout="fake:m", *, time: Time, probes: int | None = None, limits: Limits = Limits(), **fields):
+        check = CheckRequest(rollout=parse_spec(rollout), trainer=parse_spec("fake:m"), suite=suite, limits=limits)
         seen, notes = Watched(), Notes()
         request = WatchRequest(
             check=check, folder=tmp_path / "watch", every=TEN, probes=probes, clock=time.clock, **fields
@@ -132,6 +132,32 @@ def test_another_version_behind_the_same_url_is_said_and_its_run_is_kept(watched
     assert lines[1].changed == ("versions: rollout engine version 0.32.0 -> 0.33.0",)
     assert any("changed: versions: rollout engine version" in note for note in notes)
     assert len(kept_runs(tmp_path / "watch")) == 2
+
+
+def test_another_version_after_a_restart_is_said(watched):
+    def restarted() -> None:
+        server.revive()
+        server.dialect = NewVllm()
+
+    with standing_in(Vllm()) as server:
+        _, lines, notes = watched(f"vllm:{server.url}?retries=0", time=Time(server.die, restarted), probes=3)
+    assert [len(line.changed) for line in lines] == [0, 0, 1]
+    assert any("changed: versions: rollout engine version 0.32.0 -> 0.33.0" in note for note in notes)
+
+
+def test_a_probe_without_an_answer_says_of_which_pair_it_is(watched):
+    with standing_in(Vllm()) as server:
+        server.die()
+        _, lines, _ = watched(f"vllm:{server.url}?retries=0", time=Time(server.revive), probes=2)
+    assert [(line.status, line.is_readable) for line in lines] == [(Status.UNKNOWN, False), (Status.PASS, True)]
+    assert lines[0].pair == lines[1].pair == f"fixed, fixed, vllm:{server.url}, fake:m"
+
+
+def test_a_probe_that_ends_in_an_error_leaves_no_half_of_a_run(watched, tmp_path):
+    waivers = [Waiver(check="mean_abs_d", reason="no such check", until="2999-01-01")]
+    with pytest.raises(UsageError, match="which there is not"):
+        watched(time=Time(), limits=Limits(waivers=waivers))
+    assert kept_runs(tmp_path / "watch") == []
 
 
 def test_a_probe_that_takes_long_leaves_out_the_ones_it_ran_over(watched):

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+_LONGEST = timedelta(days=36_500)
+"""before which there is a date, and for which a process can sleep"""
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -24,7 +26,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic since clic
         try:
             found = timedelta(**{_UNITS[match[2]]: float(match[1])}) if match else timedelta()
         except OverflowError:
-            found = timedelta()
+            found = timedelta.max
         if not found:
             self.fail(f"{value!r} is no length of time. Write a number and s, m, h or d, such as 10m.", param, ctx)
+        if found > _LONGEST:
+            self.fail(f"{value!r} is longer than {_LONGEST.days} days. Write a shorter time, such as 7d.", param, ctx)
         return found

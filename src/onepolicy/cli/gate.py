@@ -10,11 +10,18 @@ import click
 
 from onepolicy.cli.app import EXIT_STATUS_HELP
 from onepolicy.cli.duration import Duration
-from onepolicy.errors import OnePolicyError, RunError
+from onepolicy.errors import EngineError, OnePolicyError
 from onepolicy.records.files import write_text_atomically
+from onepolicy.records.past import GateAnswer
 from onepolicy.visible import visible
-from onepolicy.workflow.gate_answer import read_answer, undecided, write_answer
-from onepolicy.workflow.gate_process import become, decide_apart, refuse_absent
+from onepolicy.workflow.gate_answer import (
+    could_not_run,
+    read_answer,
+    refuse_one_file,
+    undecided,
+    write_answer,
+)
+from onepolicy.workflow.gate_process import HIGHEST_STATUS, become, decide_apart, refuse_absent
 
 
 @click.command(epilog=f"{EXIT_STATUS_HELP} If COMMAND is run: its own.")
@@ -64,6 +71,7 @@ def gate(config: Path, command: tuple[str, ...], blocked_status: int | None, **o
     COMMAND nothing is run, and the exit status is the answer.
     """
     try:
+        refuse_one_file(config, {"--verdict": options["verdict"], "--prometheus": options["prometheus"]})
         status = _guarded(config, command, options) if command else _decided(config, **options)
     except OnePolicyError as error:
         if blocked_status is None:
@@ -82,25 +90,42 @@ def _decided(config: Path, prometheus: Path | None, **options: Any) -> int:
     from onepolicy.workflow.gate import GateRequest  # noqa: PLC0415
     from onepolicy.workflow.gate import gate as run_gate  # noqa: PLC0415
 
+    def write(answer: GateAnswer) -> None:
+        if prometheus is not None:
+            write_text_atomically(prometheus, prometheus_text(answer.numbers, status=answer.status, time=answer.time))
+
     with progress_bar() as bar:
-        answer = run_gate(GateRequest(config=config, **options), progress=bar)
-    if prometheus is not None:
-        write_text_atomically(prometheus, prometheus_text(answer.numbers, status=answer.status, time=answer.time))
+        answer = run_gate(GateRequest(config=config, seen=write, **options), progress=bar)
     show_answer(answer, Console())
     return answer.exit_status
 
 
 def _guarded(config: Path, command: tuple[str, ...], options: dict[str, Any]) -> int:
     """The status with which this ends, if it does not become the command."""
-    refuse_absent(command)
     verdict: Path = options["verdict"]
     write_answer(verdict, undecided(config, datetime.now(UTC)))
-    ended = decide_apart(["gate", *_typed(options), "--", str(config)])
-    if ended:
-        return ended
-    if not read_answer(verdict).allowed:
-        raise RunError(f"{verdict}: was written by another gate meanwhile. Give each a --verdict of its own.")
-    return become(command)
+    refuse_absent(command)
+    try:
+        ended = decide_apart(["gate", *_typed(options), "--", str(config)])
+        _refuse_another_answer(verdict, ended)
+    except OnePolicyError as error:  # the file may say that it passed: it was there before the crash
+        write_answer(verdict, could_not_run(config, datetime.now(UTC), str(error)))
+        raise
+    if ended > HIGHEST_STATUS:  # a signal, which may have come after the answer
+        write_answer(verdict, undecided(config, datetime.now(UTC)))
+    return ended or become(command)
+
+
+def _refuse_another_answer(verdict: Path, ended: int) -> None:
+    """Raise EngineError if the check ended with a status that is not the one of its answer."""
+    if ended > HIGHEST_STATUS:
+        return
+    said = read_answer(verdict).exit_status
+    if said != ended:
+        raise EngineError(
+            f"the check ended with status {ended}, and {verdict} says {said}: it crashed, or another gate writes this "
+            "file (give each a --verdict of its own). Nothing was decided."
+        )
 
 
 def _typed(options: dict[str, Any]) -> list[str]:

@@ -20,6 +20,8 @@ from onepolicy.records.verdict import Status
 from onepolicy.report.prometheus import prometheus_text
 from onepolicy.visible import visible
 from onepolicy.workflow.config import check_request, load_config
+from onepolicy.workflow.gate_answer import refuse_one_file
+from onepolicy.workflow.history_lines import LINES
 from onepolicy.workflow.watch import Watched, WatchRequest
 from onepolicy.workflow.watch import watch as run_watch
 
@@ -59,6 +61,7 @@ def watch(config: Path, until: str | None, prometheus: Path | None, **options: A
 
     The exit status is 1 if a probe failed, 3 if one is unknown, 0 if all pass.
     """
+    refuse_one_file(config, {"--folder": options["folder"] / LINES, "--prometheus": prometheus})
     request = WatchRequest(
         check=check_request(load_config(config)),
         until=None if until is None else _UNTIL[until],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,10 +76,15 @@ class LogitDifference:
             equal=self.equal + other.equal,
             tokens=self.tokens + other.tokens,
             sum_abs_d=self.sum_abs_d + other.sum_abs_d,
-            max_abs_d=max(self.max_abs_d, other.max_abs_d),
+            max_abs_d=farthest([self.max_abs_d, other.max_abs_d]),
             max_ulp=max(self.max_ulp, other.max_ulp),
             worst=other.worst if other.max_ulp > self.max_ulp else self.worst,
         )
+
+
+def farthest(distances: Iterable[float]) -> float:
+    """The largest; NaN if one is, as it says of nothing how far it is."""
+    return float(np.max(list(distances)))
 
 
 def logit_difference(base: Logits, found: Logits, token_ids: IntArray, *, sequence: str) -> LogitDifference:

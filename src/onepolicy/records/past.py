@@ -21,7 +21,7 @@ class PastRun(Strict):
     run: str = ""
     """its folder; empty if none is kept"""
     pair: str = ""
-    """kind, suite and engines; rows of one pair can be compared. Empty if the run does not say"""
+    """kind, suite and engines; one pair has one newest row, which decides. Empty if the run does not say"""
     engines: str = ""
     """of both sides, with their versions"""
     status: Status
@@ -39,8 +39,8 @@ class PastRun(Strict):
 
     @property
     def is_readable(self) -> bool:
-        """Whether it says what it is of."""
-        return bool(self.pair)
+        """Whether it says what it was made with; a probe without an answer does not, though its pair is known."""
+        return bool(self.made)
 
 
 class Moved(Strict):
@@ -115,7 +115,7 @@ class History(Strict):
 
     location: str
     rows: tuple[PastRun, ...]
-    """the oldest first; those of no known time before all others"""
+    """the oldest first; those of no known time after all others"""
     status: Status
     sentence: str
     against: Against | None = None

@@ -103,6 +103,7 @@ class Server:
         _signal_group(self.process, signal.SIGKILL)
 
     def _end(self) -> str:
+        _signal_group(self.process, signal.SIGKILL)  # what it started, before its id may become somebody else's
         code = self.process.wait()
         return f"exited with status {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 

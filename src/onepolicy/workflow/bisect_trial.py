@@ -109,7 +109,7 @@ class _TooLongError(Exception):
 
 @contextmanager
 def _at_most(seconds: float, server: Server) -> Iterator[None]:
-    """Kill the engine after so long: what asks it then fails, and says so."""
+    """Kill the engine after so long: what asks it then fails, and what needed no engine any more does not count."""
     late = threading.Event()
 
     def end() -> None:
@@ -119,14 +119,17 @@ def _at_most(seconds: float, server: Server) -> Iterator[None]:
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
+    too_long = _TooLongError(f"not checked: the check took longer than {seconds:g} s (check_seconds)")
     try:
         yield
     except OnePolicyError as error:
         if late.is_set():
-            raise _TooLongError(f"not checked: the check took longer than {seconds:g} s (check_seconds)") from error
+            raise too_long from error
         raise
     finally:
         timer.cancel()
+    if late.is_set():
+        raise too_long
 
 
 def _judged(fixed: JudgeFixed, home: Path, port: int, folder: Path) -> Judgement:

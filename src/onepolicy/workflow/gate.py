@@ -39,6 +39,8 @@ class GateRequest:
     """the folder in which the run is made, beside those of before"""
     if_changed: timedelta | None = None
     """skip the check if nothing changed since a green run that is not older than this"""
+    seen: Callable[[GateAnswer], None] = lambda _: None
+    """is told of the answer before the verdict file is: what it raises is no pass"""
     now: Callable[[], datetime] = _now
 
 
@@ -51,6 +53,7 @@ def gate(request: GateRequest, *, progress: Progress | None = None) -> GateAnswe
     write_answer(request.verdict, undecided(request.config, request.now()))
     try:
         answer = _decided(request, shown)
+        request.seen(answer)
     except OnePolicyError as error:
         write_answer(request.verdict, could_not_run(request.config, request.now(), str(error)))
         raise

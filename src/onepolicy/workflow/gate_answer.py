@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from onepolicy.errors import RunError
+from onepolicy.errors import RunError, UsageError
 from onepolicy.records.files import disk_errors, write_text_atomically
 from onepolicy.records.past import GateAnswer
 from onepolicy.records.verdict import Status
 from onepolicy.version import VERSION
 
 COULD_NOT_RUN = 2
+
+
+def refuse_one_file(config: Path, written: Mapping[str, Path | None]) -> None:
+    """Raise UsageError if an option names the configuration, or what another one names, as the file to write."""
+    names = {config.resolve(): "the configuration"}
+    for option, file in written.items():
+        if file is None:
+            continue
+        if file.resolve() in names:
+            raise UsageError(
+                f"{option} {file}: is {names[file.resolve()]}, and would be written over. Name another file."
+            )
+        names[file.resolve()] = f"what {option} names"
 
 
 def undecided(config: Path, now: datetime) -> GateAnswer:

@@ -14,6 +14,8 @@ from typing import NoReturn
 
 from onepolicy.errors import EngineError, UsageError
 
+HIGHEST_STATUS = 3
+"""of what a check ends with: pass, fail, could not run, unknown"""
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """a command that was started otherwise would find them as the system has them"""
@@ -31,7 +33,7 @@ def decide_apart(arguments: Sequence[str]) -> int:
     So an engine that crashes does not take the gate with it, and the command finds a process without threads, open
     files or memory of an accelerator. What it prints goes to stderr, as stdout is the command's. A signal that comes
     meanwhile is passed on, and ends this with 128 and its number, whatever the process made of it.
-    Raises: EngineError if it is ended by a signal of somebody else.
+    Raises: EngineError if it ends with what is no status of ours, or by a signal of somebody else.
     """
     started = subprocess.Popen(  # noqa: S603 - this interpreter
         [sys.executable, *safe_path(), "-m", "onepolicy", *arguments],
@@ -48,6 +50,8 @@ def decide_apart(arguments: Sequence[str]) -> int:
             f"the check was ended by {signal.Signals(-status).name}, as by a crash or where memory is short; nothing "
             "was decided."
         )
+    if status > HIGHEST_STATUS:
+        raise EngineError(f"the check ended with status {status}, as by a crash; nothing was decided.")
     return status
 
 

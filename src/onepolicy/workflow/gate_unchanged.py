@@ -13,14 +13,15 @@ from onepolicy.judgement.limits import Limits
 from onepolicy.records.past import PastRun
 from onepolicy.records.reading import EngineInfo, ReadingInfo
 from onepolicy.records.run import Run
+from onepolicy.records.stored import read_json
 from onepolicy.records.tokens import digest_of_ids
 from onepolicy.records.verdict import Judgement, Status
 from onepolicy.workflow.against_changes import prompt_ids
 from onepolicy.workflow.check import CheckRequest
 from onepolicy.workflow.gate_answer import read_answer
 from onepolicy.workflow.gate_engines import SaysNow, say_now
-from onepolicy.workflow.history import is_green, rows_in
-from onepolicy.workflow.judge import JudgeRequest, stored_judgement
+from onepolicy.workflow.history import engines_of, is_green, rows_in
+from onepolicy.workflow.judge import LIMITS, JudgeRequest, stored_judgement
 
 GATE = "gate.json"
 """the gate's answer, beside the judgement of its run"""
@@ -45,7 +46,7 @@ def unchanged_since(
     Raises: OnePolicyError if an engine cannot be opened, or a floor of the limits has expired.
     """
     rows = rows_in(runs) if runs.is_dir() else []
-    found = _newest(rows, asked)
+    found = _newest(rows, asked, engines_of(str(request.rollout), str(request.trainer)))
     if isinstance(found, str):
         return found
     why = _stale(found, request.limits, oldest=oldest, now=now)
@@ -53,6 +54,8 @@ def unchanged_since(
         return why
     path = Path(found.run)
     run, judgement = Run.open(path), stored_judgement(path, JudgeRequest().name)
+    if _judged_otherwise(judgement, path, request.limits):
+        return f"{path} was judged again since, with other limits or of other readings"
     then = [run.reading_info(name) for name in (judgement.rollout_reading, judgement.trainer_reading)]
     refuse_expired(request.limits, then)
     says = say_now(request.rollout, request.trainer, suite=request.suite)
@@ -62,14 +65,14 @@ def unchanged_since(
     return Unchanged(run=found, judgement=judgement) if is_green(path) else f"{path} does not hold what was judged"
 
 
-def _newest(rows: Sequence[PastRun], asked: str) -> PastRun | str:
-    """The newest run that was asked for the same and passed, with nothing of its pair after it that did not."""
+def _newest(rows: Sequence[PastRun], asked: str, engines: str) -> PastRun | str:
+    """The newest run that was asked for the same and passed, with nothing of its engines after it that did not."""
     same = [i for i, row in enumerate(rows) if row.run and row.status is Status.PASS and _asked(row) == asked]
     if not same:
         return "no run there that passed was asked for the same by `onepolicy gate`"
     found = rows[same[-1]]
     for row in rows[same[-1] + 1 :]:
-        if row.status is not Status.PASS and row.pair in (found.pair, ""):
+        if row.status is not Status.PASS and (not row.pair or row.pair.endswith(f", {engines}")):
             return f"{row.run or 'a probe'} came after {found.run}, and is {row.status.value}"
     return found
 
@@ -82,12 +85,19 @@ def _asked(row: PastRun) -> str:
         return ""
 
 
+def _judged_otherwise(judgement: Judgement, path: Path, limits: Limits) -> bool:
+    usual = JudgeRequest()
+    of_others = (judgement.rollout_reading, judgement.trainer_reading) != (usual.rollout, usual.trainer)
+    return of_others or read_json(path / "judgements" / usual.name / LIMITS, Limits) != limits
+
+
 def _stale(row: PastRun, limits: Limits, *, oldest: datetime, now: datetime) -> str:
     """Why a green run no longer holds, whatever the engines say; empty if it may."""
     if row.time is None or not oldest <= row.time <= now:
         when = "an unknown time" if row.time is None else f"{row.time:%Y-%m-%d %H:%M} UTC"
         return f"the last one that passed, {row.run}, is of {when}, and none before {oldest:%Y-%m-%d %H:%M} UTC counts"
-    over = [waiver for waiver in limits.waivers if waiver.until < now.date()]
+    today = now.astimezone().date()  # of this machine, as `judge` takes it
+    over = [waiver for waiver in limits.waivers if waiver.until < today]
     return f"the waiver of {over[0].check!r} ended on {over[0].until}" if over else ""
 
 

@@ -5,12 +5,13 @@ Green is a run whose check passed, and whose judgement is of what the run holds 
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import parse_qsl
 
 from onepolicy.dumps.source import is_url
 from onepolicy.errors import OnePolicyError, RunError, UsageError
@@ -31,6 +32,8 @@ from onepolicy.workflow.score import TRAINER
 
 _LEVELS = 2
 """folders below the one that is named; a whole disk is not searched"""
+_NAMES_A_MODEL = ("model", "adapter")
+"""options of an engine by which it is another one; all others are its configuration"""
 _DATED = re.compile(r"(\d{8}-\d{6})(-|$)")
 
 
@@ -53,13 +56,13 @@ def history(location: str, *, progress: Progress | None = None) -> History:
 def rows_in(folder: Path) -> list[PastRun]:
     """The runs in a folder and the probes of a watch of which no run is left, the oldest first.
 
-    A run whose time is not known comes before all others. What compares no pair has no row.
+    What is of no known time comes after all others: it may be the newest. What compares no pair has no row.
     """
     runs = [past_run(path) for path in _places(folder, _LEVELS) if not _compares_no_pair(path)]
-    kept = {Path(row.run).name for row in runs}
-    probes = [row for file in _lines_in(folder) for row in read_lines(file)]
-    probes = [row for row in probes if not (row.run and Path(row.run).name in kept)]
-    rows = sorted([*runs, *probes], key=lambda row: (row.time or datetime.min.replace(tzinfo=UTC), row.run))
+    kept = {row.run for row in runs}
+    probes = [_where_it_lies(row, file.parent) for file in _lines_in(folder) for row in read_lines(file)]
+    probes = [row for row in probes if not (row.run and row.run in kept)]
+    rows = sorted([*runs, *probes], key=lambda row: (row.time or datetime.max.replace(tzinfo=UTC), row.run))
     return _with_changes(rows)
 
 
@@ -69,6 +72,23 @@ def past_run(path: Path) -> PastRun:
         return _readable(path)
     except OnePolicyError as error:
         return PastRun(time=time_of(path), run=str(path), status=Status.UNKNOWN, sentence=f"Unknown: {error}")
+
+
+def pair_of(kind: str, suite: str, engines: str) -> str:
+    """What rows are compared by; the engines as `engines_of` names them, at the end."""
+    return f"{kind}, {suite}, {engines}"
+
+
+def engines_of(rollout: str, trainer: str) -> str:
+    """Two engine specs without the options that configure them: such a change is one of the same pair, and is shown."""
+    return f"{_engine(rollout)}, {_engine(trainer)}"
+
+
+def _engine(spec: str) -> str:
+    named, _, query = spec.partition("?")
+    engine, _, target = named.partition(":")
+    target = target.rstrip("/") if "://" in target else posixpath.normpath(target)
+    return " ".join([f"{engine}:{target}", *(value for name, value in parse_qsl(query) if name in _NAMES_A_MODEL)])
 
 
 def last_green(rows: Sequence[PastRun], row: PastRun, *, whole: Callable[[Path], None] = lambda _: None) -> PastRun:
@@ -135,8 +155,11 @@ def time_of(path: Path) -> datetime | None:
             return datetime.strptime(named[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
         except ValueError:
             pass  # digits that are no date
-    parts = [*(path / "rollouts").glob("part-*.parquet")] or [*path.glob("manifest.json")]
-    newest = max((part.stat().st_mtime for part in parts), default=None)
+    try:
+        parts = [*(path / "rollouts").glob("part-*.parquet")] or [*path.glob("manifest.json")]
+        newest = max((part.stat().st_mtime for part in parts), default=None)
+    except PermissionError:
+        return None
     return None if newest is None else datetime.fromtimestamp(newest, UTC)
 
 
@@ -145,12 +168,16 @@ def time_of(path: Path) -> datetime | None:
 
 def _places(folder: Path, levels: int) -> Iterator[Path]:
     """The runs, those without a manifest too: a part of one that is there says that it was one."""
-    if any((folder / part).exists() for part in ("manifest.json", "rollouts", "readings", "judgements")):
+    try:
+        is_run = any((folder / part).exists() for part in ("manifest.json", "rollouts", "readings", "judgements"))
+        inside = [] if is_run or not levels or (folder / BEHAVIOUR).exists() else sorted(folder.iterdir())
+        inside = [path for path in inside if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")]
+    except PermissionError:
+        is_run, inside = True, []  # it may be one, and its row says why it cannot be read
+    if is_run:
         yield folder
-    elif levels > 0 and not (folder / BEHAVIOUR).exists() and os.access(folder, os.R_OK | os.X_OK):
-        for path in sorted(folder.iterdir()):
-            if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
-                yield from _places(path, levels - 1)
+    for path in inside:
+        yield from _places(path, levels - 1)
 
 
 def _compares_no_pair(path: Path) -> bool:
@@ -174,19 +201,32 @@ def _lines_in(folder: Path) -> list[Path]:
     return sorted(file for level in range(_LEVELS + 1) for file in folder.glob("*/" * level + LINES))
 
 
+def _where_it_lies(row: PastRun, folder: Path) -> PastRun:
+    """A line's row with its run beside the line, where a watch puts it, wherever it was when the line was written."""
+    if not row.run:
+        return row
+    path = folder / Path(row.run).name
+    if path.parent == folder and path.name != ".." and path.is_dir():
+        return row.model_copy(update={"run": str(path)})
+    if row.status is not Status.PASS:
+        return row.model_copy(update={"run": ""})
+    why = f"Unknown: a line of {folder / LINES} says pass, and its run {row.run} is not there."
+    return row.model_copy(update={"run": "", "status": Status.UNKNOWN, "sentence": why})
+
+
 def _readable(path: Path) -> PastRun:
     run, name = Run.open(path), JudgeRequest().name
     if not _judged(path):
         raise RunError(f"is not judged. Judge it with: onepolicy judge {path}")
     judgement = stored_judgement(path, name)
     kl = next((verdict for verdict in judgement.verdicts if verdict.check == "mean_kl"), None)
-    sides = [run.reading_info(side).engine for side in (judgement.rollout_reading, judgement.trainer_reading)]
+    infos = [run.reading_info(side) for side in (judgement.rollout_reading, judgement.trainer_reading)]
     manifest = run.manifest
     return PastRun(
         time=time_of(path),
         run=str(path),
-        pair=f"{manifest.kind}, {manifest.suite}, {sides[0].name}, {sides[1].name}",
-        engines=" / ".join(f"{side.name} {side.version}".strip() for side in sides),
+        pair=pair_of(manifest.kind, manifest.suite, engines_of(*(info.request.engine for info in infos))),
+        engines=" / ".join(f"{info.engine.name} {info.engine.version}".strip() for info in infos),
         status=judgement.status,
         sentence=judgement.sentence,
         kl=None if kl is None else kl.value,
@@ -237,11 +277,11 @@ def _history(location: str, folder: Path, *, whole: Callable[[Path], None]) -> H
 
 
 def _deciding(rows: Sequence[PastRun]) -> list[PastRun]:
-    """The newest of each pair, and all after them that do not say of which pair they are."""
-    newest = {row.pair: i for i, row in enumerate(rows) if row.is_readable}
-    after = max(newest.values(), default=-1)
-    unreadable = [i for i, row in enumerate(rows) if not row.is_readable and i > after]
-    return [rows[i] for i in sorted([*newest.values(), *unreadable])]
+    """The newest of each pair, and what does not say of which pair it is: it may be the newest of any that is older."""
+    newest = {row.pair: i for i, row in enumerate(rows) if row.pair}
+    after = min(newest.values(), default=-1)
+    of_no_pair = [i for i, row in enumerate(rows) if not row.pair and i > after]
+    return [rows[i] for i in sorted([*newest.values(), *of_no_pair])]
 
 
 def _verified(row: PastRun, whole: Callable[[Path], None]) -> PastRun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -27,19 +28,30 @@ def append_line(file: Path, row: PastRun) -> None:
 
 
 def read_lines(file: Path) -> Iterator[PastRun]:
-    """The rows; a line that is none is a row that says so."""
+    """The rows; a line that is none is a row that says so, of the time of a line beside it."""
     with disk_errors(file):
         lines = file.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            yield PastRun.model_validate_json(line)
-        except ValidationError:
-            yield PastRun(
-                status=Status.UNKNOWN,
-                sentence=f"Unknown: {file}, line {number}: is damaged; a probe was cut off there, or the file changed.",
-            )
+        written = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+    found = [_row(line) or _damaged(file, number) for number, line in enumerate(lines, start=1) if line.strip()]
+    times = [row.time for row in found if row.time]
+    time = times[0] if times else written
+    for i, row in enumerate(found):
+        time = row.time or (written if i + 1 == len(found) else time)
+        yield row.model_copy(update={"time": time})
+
+
+def _row(line: bytes) -> PastRun | None:
+    try:
+        return PastRun.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def _damaged(file: Path, number: int) -> PastRun:
+    return PastRun(
+        status=Status.UNKNOWN,
+        sentence=f"Unknown: {file}, line {number}: is damaged; a probe was cut off there, or the file changed.",
+    )
 
 
 def _ends_a_line(file: Path) -> bool:

@@ -9,14 +9,43 @@ from onepolicy.engines.contract import Engine
 from onepolicy.engines.spec import EngineSpec, parse_spec
 from onepolicy.errors import EngineError, RunError
 from onepolicy.integrations import open_engine
-from onepolicy.records.reading import ReadingInfo
+from onepolicy.records.canary import Canary
+from onepolicy.records.reading import EngineInfo, ReadingInfo
 from onepolicy.records.run import Run
+from onepolicy.workflow.environment import engine_info, environment
 from onepolicy.workflow.legs_table import Wanted
 from onepolicy.workflow.progress import Progress
+from onepolicy.workflow.same_model import canary_of
 from onepolicy.workflow.score import ScoreRequest, reading_request, score_with
 
 _SAME_ENGINE = ("name", "version", "model", "weights_hash")
 """what an engine says of itself that no leg changes"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answering:
+    """What answers, now or when a reading began."""
+
+    spec: str
+    engine: EngineInfo
+    environment: dict[str, str]
+    canary: Canary | None
+
+    def changes(self, info: ReadingInfo) -> list[str]:
+        """What a reading of this engine says otherwise of it, under any condition."""
+        there = info.environment
+        found = [
+            f"{name} {there[name]} -> {own}" for name, own in self.environment.items() if there.get(name, own) != own
+        ]
+        for name in _SAME_ENGINE:
+            before, after = getattr(info.engine, name), getattr(self.engine, name)
+            found += [f"{name} {before} -> {after}"] if before != after else []
+        if info.request.engine == self.spec and info.canary is not None and self.canary is not None:
+            if info.canary.weight_version != self.canary.weight_version:
+                found.append(f"weights {info.canary.weight_version!r} -> {self.canary.weight_version!r}")
+            elif not info.canary.is_of_the_model_of(self.canary):
+                found.append(f"logprobs of the same ids by {info.canary.mean_abs_d(self.canary):.2g} nats in the mean")
+        return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +61,8 @@ class Readings:
     """name of a wanted reading -> why it could not be computed"""
     _digests: dict[str, str] = field(default_factory=dict)
     """of the run's rollouts, by their id"""
+    _answering: dict[tuple[str, str], _Answering] = field(default_factory=dict)
+    """by engine and target, of what has readings in the run that could be used"""
 
     def read_all(self, wanted: Sequence[Wanted], *, engine: Engine | None = None) -> None:
         """Have every reading, the first of which is the plain one.
@@ -40,12 +71,14 @@ class Readings:
         Raises: EngineError if the plain reading fails; another one that fails is kept in `failed`.
         """
         plain = wanted[0]
+        if engine is not None:
+            self._see(engine, plain.spec)
         self._digests = {rollout.rollout_id: rollout.digest for rollout in self.run.rollouts()}
         groups: dict[str, list[Wanted]] = {}
         for one in wanted:
             if one.recorded:
                 self.names[one.name] = one.recorded
-            elif not self._is_there(one, plain):
+            elif not self._is_there(one, plain) and one.name not in self.failed:
                 groups.setdefault(str(one.spec), []).append(one)
         for group in groups.values():
             if engine is not None and group[0].spec == plain.spec:
@@ -55,17 +88,52 @@ class Readings:
         self._refuse_others(plain)
 
     def _is_there(self, wanted: Wanted, plain: Wanted) -> bool:
-        """Whether a whole reading of the same request is in the run, under whatever name: its own comes first."""
+        """Whether a whole reading of the same request is in the run, under whatever name: its own comes first.
+
+        It must be of what answers now: an engine that has such a reading is opened and looked at.
+        """
         request = reading_request(self.run, self._request(wanted))
         own, taken = self._own_name(wanted), self.names.get(plain.name) if wanted.anew else None
         known = self.run.reading_names()
         for name in sorted(known, key=lambda name: (name != own, name)):
             if name == taken or (wanted.anew and name == self._own_name(plain)):
                 continue
-            if self.run.reading_info(name).request == request and self.run.reading_digests(name) == self._digests:
-                self.names[wanted.name] = name
-                return True
+            info = self.run.reading_info(name)
+            if info.request == request and self.run.reading_digests(name) == self._digests:
+                changed = self._changed(info, wanted, plain)
+                if changed and name == own:
+                    raise RunError(
+                        f"{self.run.path}: the reading {name!r} is not of what answers now: {'; '.join(changed)}. Legs "
+                        "are of one engine: climb them in another run, or under another --name."
+                    )
+                if not changed and wanted.name not in self.failed:
+                    self.names[wanted.name] = name
+                    return True
         return False
+
+    def _changed(self, info: ReadingInfo, wanted: Wanted, plain: Wanted) -> list[str]:
+        key = (wanted.spec.engine, wanted.spec.target)
+        if key not in self._answering:
+            try:
+                engine = open_scorer(wanted.spec)
+            except EngineError as error:
+                self._fail(wanted, plain, error)
+                return []
+            try:
+                self._see(engine, wanted.spec)
+            finally:
+                engine.close()
+        return self._answering[key].changes(info)
+
+    def _see(self, engine: Engine, spec: EngineSpec) -> None:
+        """Keep what an open engine is."""
+        first = next((rollout.token_ids for rollout in self.run.rollouts()), None)
+        self._answering[spec.engine, spec.target] = _Answering(
+            spec=str(spec),
+            engine=engine_info(self.run, engine),
+            environment=environment(),
+            canary=canary_of(engine, first),
+        )
 
     def _open_and_score(self, group: Sequence[Wanted], plain: Wanted) -> None:
         try:
@@ -126,12 +194,10 @@ def open_scorer(spec: EngineSpec) -> Engine:
 
 
 def _refuse_changed(run: Run, plain: ReadingInfo, info: ReadingInfo) -> None:
-    then, now = plain.environment, info.environment
-    changed = [f"{name} {then[name]} -> {now[name]}" for name in then if name in now and then[name] != now[name]]
-    for name in _SAME_ENGINE:
-        before, after = getattr(plain.engine, name), getattr(info.engine, name)
-        changed += [f"{name} {before} -> {after}"] if before != after else []
-    if changed:
+    began = _Answering(
+        spec=plain.request.engine, engine=plain.engine, environment=plain.environment, canary=plain.canary
+    )
+    if changed := began.changes(info):
         raise RunError(
             f"{run.path}: the reading {info.name!r} was computed with another engine or in another environment than "
             f"{plain.name!r}: {'; '.join(changed)}. Legs are of one: climb them in another run, or under another "

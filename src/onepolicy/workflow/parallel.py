@@ -19,7 +19,7 @@ from onepolicy.integrations.callable.channel import Frame
 from onepolicy.integrations.callable.group import RankGroup
 from onepolicy.integrations.callable.process import RankStart
 from onepolicy.judgement.decide import decide
-from onepolicy.numerics.logits import LogitDifference, WorstLogit
+from onepolicy.numerics.logits import LogitDifference, WorstLogit, farthest
 from onepolicy.records.files import disk_errors
 from onepolicy.records.parallel import LayoutResult, LogitPlace, ParallelResult
 from onepolicy.records.tokens import IntArray
@@ -177,23 +177,22 @@ def _layout_result(request: ParallelRequest, base: _Base, layout: Layout | None,
 
 
 def _measured(base: _Base, answers: list[list[Frame]], repeats: bool) -> dict[str, Any]:
-    """The sums over sequences of the rank that is farthest from the base run."""
+    """The sums over sequences: each figure is of the rank that is farthest from the base run by it."""
     by_rank = [_sums([one[rank] for one in answers]) for rank in range(len(answers[0]))]
     present = [found for found in by_rank if found is not None]
     if not present:
         raise EngineError(
             "no rank of the layout gave logits, so nothing was compared. Return them on one rank at least."
         )
-    worst = max(present, key=lambda one: (one.logits - one.equal, one.sum_abs_d))
     widest = max(present, key=lambda one: one.max_ulp)
     digests = [_joined(one) for one in answers]
     return {
         "identical": sum(found == kept["digest"] for found, kept in zip(digests, base.kept, strict=True)),
         "repeats": repeats,
-        "bitwise_share": worst.equal / worst.logits,
+        "bitwise_share": min(one.equal / one.logits for one in present),
         "max_ulp": widest.max_ulp,
-        "mean_abs_d": worst.sum_abs_d / worst.tokens,
-        "max_abs_d": max(one.max_abs_d for one in present),
+        "mean_abs_d": farthest(one.sum_abs_d / one.tokens for one in present),
+        "max_abs_d": farthest(one.max_abs_d for one in present),
         "worst": _place(widest.worst),
         "digests": {given.name: digest for given, digest in zip(base.sequences, digests, strict=True)},
     }

@@ -16,7 +16,7 @@ from onepolicy.records.verdict import Status
 from onepolicy.suites import load_suite
 from onepolicy.workflow.against_changes import changes_between
 from onepolicy.workflow.check import CheckRequest, check
-from onepolicy.workflow.history import dated_path, past_run
+from onepolicy.workflow.history import dated_path, engines_of, pair_of, past_run
 from onepolicy.workflow.history_lines import LINES, append_line
 from onepolicy.workflow.progress import Progress, Silent
 
@@ -59,12 +59,15 @@ class Watched:
     status: Status = Status.UNKNOWN
     """fail if a probe failed, unknown if one is or there was none, else pass"""
     last: PastRun | None = None
+    answered: PastRun | None = None
+    """the last one that says what it was made with: what changes while a server is away is a change since then"""
 
     def add(self, row: PastRun) -> None:
         """One more probe."""
         worse = [Status.PASS, Status.UNKNOWN, Status.FAIL]
         self.status = row.status if not self.rows else max(self.status, row.status, key=worse.index)
         self.rows, self.last = self.rows + 1, row
+        self.answered = row if row.is_readable else self.answered
 
 
 def fixed(request: CheckRequest) -> CheckRequest:
@@ -106,13 +109,20 @@ def _probe(request: WatchRequest, watched: Watched, progress: Progress) -> PastR
     path = dated_path(request.folder, "probe", now)
     try:
         check(request.check, path=path, progress=_Quiet(progress))
-    except EngineError as error:
+    except BaseException as error:
         shutil.rmtree(path, ignore_errors=True)  # what one side said alone is of no use to anybody
-        return PastRun(time=now, status=Status.UNKNOWN, sentence=f"Unknown: the probe came to no end: {error}")
-    row = past_run(path).model_copy(update={"time": now})
-    last = watched.last
-    known = last is not None and last.is_readable
-    return row.model_copy(update={"changed": tuple(changes_between(last.made, row.made)) if known and last else ()})
+        if not isinstance(error, EngineError):
+            raise
+        said = f"Unknown: the probe came to no end: {error}"
+        return PastRun(time=now, pair=_pair(request.check), status=Status.UNKNOWN, sentence=said)
+    row, before = past_run(path).model_copy(update={"time": now}), watched.answered
+    changed = changes_between(before.made, row.made) if before is not None and row.is_readable else ()
+    return row.model_copy(update={"changed": tuple(changed)})
+
+
+def _pair(asked: CheckRequest) -> str:
+    """As the row of a run of it says."""
+    return pair_of("fixed", load_suite(asked.suite).name, engines_of(str(asked.rollout), str(asked.trainer)))
 
 
 def _tell(row: PastRun, before: PastRun | None, progress: Progress) -> None:

@@ -16,13 +16,14 @@ from onepolicy.numerics.horizon.sums import Cohort, HorizonSums
 def measured_of(rollout, pair) -> Callable[..., Measured]:
     """Everything about rollouts with these d: a list of arrays, a prompt each."""
 
-    def measured(ds, *, tokens=None, length=None, is_kl=True, band=(0.5, 2.0), base=-40.0) -> Measured:
+    def measured(ds, *, tokens=None, length=None, is_kl=True, band=(0.5, 2.0), base=-40.0, missing=0.0) -> Measured:
         rows = [
             rollout(np.full(len(d), base), base + np.asarray(d), name=f"r{i}", prompt=f"p{i}") for i, d in enumerate(ds)
         ]
         longest = min(map(len, ds)) // 32 * 32 if length is None else length
         sums = HorizonSums(cohort=Cohort(length=longest, band=band))
         sums.add(pair(rows))
+        sums.wanted = round(sums.wanted / (1 - missing))
         return measured_horizon(sums, tokens=tokens, band=band, is_kl=is_kl)
 
     return measured

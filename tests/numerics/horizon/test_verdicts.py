@@ -44,6 +44,14 @@ def test_few_tokens_do_not_say_that_there_is_no_drift(judged, drawn):
     assert "as many prompts would decide" in found.drift.message
 
 
+def test_tokens_without_a_logprob_may_hide_a_drift(judged, drawn):
+    ds = drawn(prompts=400, offset=0.004)
+    assert judged(ds, tokens=3072).drift.status is Status.FAIL
+    found = judged(ds, tokens=3072, missing=0.005).drift
+    assert found.status is Status.UNKNOWN
+    assert found.message.endswith("Logprobs for all tokens would decide.")
+
+
 def test_a_bias_that_could_hide_at_the_horizon_is_unknown(judged, drawn):
     found = judged(drawn(prompts=24), tokens=8 * 384)
     assert found.persistent_bias.status is Status.UNKNOWN

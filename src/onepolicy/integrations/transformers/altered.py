@@ -62,11 +62,15 @@ class AlteredModel:
     def score(self, batch: Sequence[ScoreInput], wanted: Wanted, settings: ScoreSettings) -> list[ReadingRow]:
         """One row for each sequence, as `score_batch` gives it; from a cache, with how much came from there.
 
-        Raises: EngineError if packed sequences are to report other tokens, or to keep statistics.
+        Raises: EngineError if packed sequences are to report other tokens, or to keep statistics; or if the model
+        cannot be called so, such as one without a KV cache, or has no memory left for it.
         """
-        if self._how.rows:
-            return self._score(batch[::-1], wanted, settings)[::-1]
-        return self._score(batch, wanted, settings)
+        try:
+            if self._how.rows:
+                return self._score(batch[::-1], wanted, settings)[::-1]
+            return self._score(batch, wanted, settings)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:  # of memory too
+            raise EngineError(f"{type(self._model).__name__} cannot be called so: {error}") from error
 
     def _score(self, batch: Sequence[ScoreInput], wanted: Wanted, settings: ScoreSettings) -> list[ReadingRow]:
         if self._how.packed and len(batch) > 1:

@@ -54,12 +54,13 @@ def load(folder: Path, options: TransformersOptions) -> Loaded:
     with quiet_transformers():
         model = _model(folder, options)
         model = _with_adapter(model, adapter, folder) if adapter else model
+        model = _on(device, model, folder)
         tokenizer = _tokenizer(folder, options)
     stop_ids = _stop_ids(model, tokenizer)
     # its own would fill in what a sampling config leaves open
     model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     return Loaded(
-        model=model.to(device).eval(),
+        model=model.eval(),
         tokenizer=tokenizer,
         folder=folder,
         weights_hash=model_hash([folder, adapter] if adapter else [folder]),
@@ -68,6 +69,13 @@ def load(folder: Path, options: TransformersOptions) -> Loaded:
         stop_ids=stop_ids,
         pad_id=stop_ids[0] if stop_ids else 0,
     )
+
+
+def _on(device: Any, model: Any, folder: Path) -> Any:
+    try:
+        return model.to(device)
+    except RuntimeError as error:  # of memory
+        raise EngineError(f"{folder}: this model cannot be moved to {device}: {error}") from error
 
 
 def _stop_ids(model: Any, tokenizer: TextTokenizer | None) -> tuple[int, ...]:

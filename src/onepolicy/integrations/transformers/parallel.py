@@ -12,7 +12,7 @@ from onepolicy.engines.options import read_options
 from onepolicy.engines.parallel import Layout, LayoutUnavailableError, RankLogits
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.engines.threads import sleeping_threads
-from onepolicy.errors import EngineError, MissingExtraError
+from onepolicy.errors import EngineError, MissingExtraError, UsageError
 from onepolicy.integrations.transformers.options import TransformersOptions
 from onepolicy.records.tokens import IntArray
 
@@ -77,6 +77,11 @@ def open_rank(spec: EngineSpec, layout: Layout | None) -> TransformersRank:
     LayoutUnavailableError if it cannot be spread so.
     """
     options = read_options(spec, TransformersOptions)
+    if not options.are_plain:
+        raise UsageError(
+            f"{spec}: sets how the model is called when it scores, which full logits under several layouts do not "
+            "heed. Leave out rows, positions, mask, cache, chunk, packed, mode and head."
+        )
     if layout is None:
         return TransformersRank(load(model_folder(spec.target), options))
     device = torch.device(options.device).type

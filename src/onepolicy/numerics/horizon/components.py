@@ -47,14 +47,22 @@ def persistent_variance(found: dict[str, Float64]) -> Float64:
     return variance
 
 
-def components(sums: Float64, variable: str) -> Components | None:
+def components(groups: Float64, variable: str) -> Components | None:
     """The two parts of the variance with the F-test for the second; None if no rollout has two blocks, or only one has.
 
-    Shape: [len(GROUP_SUMS)]. The test is of one-way analysis of variance, exact for normal means of equal variance; how
-    often it errs for others: benchmarks/horizon.py. The interval is that of the ratio of the two, of the same family.
+    Shape: [m, len(GROUP_SUMS)], one row for each prompt group. The test is of one-way analysis of variance, exact for
+    normal means of equal variance; how often it errs for others: benchmarks/horizon.py. The interval is that of the
+    ratio of the two, of the same family. Samples of one prompt may share tokens, so the degrees of freedom are those of
+    one sample a prompt.
     """
+    sums = groups.sum(axis=0)
     found = {name: float(value) for name, value in parts(sums, variable).items()}
     if not found["freedom"] >= 1 or not found["free_blocks"] >= 1 or not found["size"] > 0:
+        return None
+    prompts = np.count_nonzero(groups[:, GROUP_SUMS.index("with_blocks")])
+    found["free_blocks"] *= prompts / sums[GROUP_SUMS.index("with_blocks")]
+    found["freedom"] = float(prompts - 1)
+    if not prompts > 1:
         return None
     f, p = _f_test(found)
     low, high = _interval(found, f)

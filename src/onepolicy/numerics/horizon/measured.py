@@ -63,12 +63,11 @@ def measured_horizon(sums: HorizonSums, *, tokens: int | None, band: tuple[float
     if not is_kl or not finite or len(groups) < MIN_CLUSTERS:
         return known
     missing = 1 - float(groups[:, GROUP_SUMS.index("tokens")].sum()) / sums.wanted
-    whole = groups.sum(axis=0)
     known = replace(
         known,
         drift=drift(groups, missing=missing),
-        bias=components(whole, "excess"),
-        spread=components(whole, "d"),
+        bias=components(groups, "excess"),
+        spread=components(groups, "d"),
     )
     if known.refused or known.spread is None:
         return known

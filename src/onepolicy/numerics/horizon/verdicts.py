@@ -10,6 +10,7 @@ import math
 
 from onepolicy.judgement.limits import ALPHA, MIN_CLUSTERS
 from onepolicy.judgement.statistics import binomial_bounds
+from onepolicy.numerics.checks.mean_ratio import FLOAT32_ROUNDING
 from onepolicy.numerics.horizon.drift import width_of
 from onepolicy.numerics.horizon.measured import Measured
 from onepolicy.numerics.horizon.result import Components, Drift, Growth
@@ -29,7 +30,7 @@ def drift_verdict(found: Measured) -> Verdict:
     if found.drift is None or found.bias is None or not found.tokens:
         return _unknown("drift", found, _why_nothing(found))
     drift, spread = found.drift, math.sqrt(found.bias.per_token * found.tokens)
-    hidden = width_of(drift.standard_error, found.groups) * found.tokens
+    hidden = (drift.high - FLOAT32_ROUNDING) * found.tokens
     said = (
         f"a token adds {_signed(drift.expected)} nats by its KL and {_signed(drift.beyond)} beyond (error "
         f"{drift.standard_error:.2g})"
@@ -43,10 +44,12 @@ def drift_verdict(found: Measured) -> Verdict:
     if hidden <= spread:
         most = f"a drift of {drift.high * found.tokens:.2g} nats after {found.tokens:,} tokens would be seen"
         return _drift(Status.PASS, drift, f"{said}; {most}.")
-    more = (hidden / spread) ** 2 if spread else math.inf
+    chance = width_of(drift.standard_error, found.groups) * found.tokens
+    left = spread - (hidden - chance)
+    advice = f"{_times((chance / left) ** 2)} as many prompts" if left > 0 else "Logprobs for all tokens"
     message = (
         f"{said}; a drift of up to {hidden:.2g} nats after {found.tokens:,} tokens, more than the spread of "
-        f"{spread:.2g}, would not be seen. {_times(more)} as many prompts would decide."
+        f"{spread:.2g}, would not be seen. {advice} would decide."
     )
     return _drift(Status.UNKNOWN, drift, message)
 
@@ -225,4 +228,4 @@ def _signed(value: float) -> str:
 
 
 def _times(more: float) -> str:
-    return f"{math.ceil(more)} times" if math.isfinite(more) else "Infinitely many times"
+    return f"{math.ceil(more)} times"
