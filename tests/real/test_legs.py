@@ -25,6 +25,7 @@ def rung(ladder: dict, name: str) -> dict:
     return next(one for one in ladder["rungs"] if one["name"] == name)
 
 
+@pytest.mark.full
 def test_transformers_in_float32_holds_on_every_leg_and_knows_what_mistakes_would_do(tmp_path: Path) -> None:
     status, ladder = climbed(FLOAT32, "--without", "float16", "--budget", 700, cwd=tmp_path)
     assert status == 0, ladder["sentence"]

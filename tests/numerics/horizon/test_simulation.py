@@ -7,6 +7,7 @@ import pytest
 from horizon import NOTHING, PLANTED, kept, rates
 
 RUNS = 60
+pytestmark = pytest.mark.full
 
 
 @pytest.mark.parametrize("name", [name for name, family in NOTHING.items() if family.promised and family.prompts <= 48])
