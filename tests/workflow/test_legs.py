@@ -112,6 +112,12 @@ def test_the_trainers_prefill_is_the_last_rung(climb):
     assert ladder.rungs[-1].what == "against fake:m?temperature=1.1"
 
 
+def test_a_leg_that_only_another_server_has_is_given_as_one(climb):
+    ladder = climb(only=("chunked",), against={"chunked": "fake:m?batch_size=2"})
+    assert [rung.name for rung in ladder.rungs] == ["chunked"]
+    assert ladder.not_here == ()
+
+
 def test_what_was_sampled_by_the_engine_is_held_against_its_score(tmp_path):
     request = LegsRequest(engine=parse_spec("fake:m"), suite="quick", budget=1500, only=("sampled",))
     ladder = legs(request, path=tmp_path / "run")

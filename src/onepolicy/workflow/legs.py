@@ -94,13 +94,14 @@ def _checked(request: LegsRequest) -> Choice:
     """What is asked for. Raises: UsageError for what cannot be, before anything runs."""
     for spec in (request.engine, *request.against.values()):
         check_spec(spec)
-    taken = next((name for name in request.against if name in NAMES), None)
-    if taken is not None:
+    has = {SAMPLED, *(planned.leg.name for planned in plan_legs(request.engine, Choice(known=NAMES)).legs)}
+    taken = next((name for name in request.against if name in has), None)
+    if taken is not None:  # a leg that only another server has is what --against is for
         raise UsageError(f"--against {taken}=...: there is a leg {taken!r} already. Give it another name.")
     if request.limits.waivers:
         raise UsageError("limits with waivers are for check and judge. Leave a leg out with --without NAME.")
     refuse_unknown_metrics(request.limits)
-    known = (*NAMES, *request.against)
+    known = tuple(dict.fromkeys((*NAMES, *request.against)))
     choice = Choice(only=request.only, without=request.without, known=known)
     choice.refuse_unknown()
     Choice(only=request.bitwise, known=known).refuse_unknown()
@@ -178,7 +179,8 @@ def _with_against(plan: Plan, request: LegsRequest, choice: Choice) -> Plan:
         for name, spec in request.against.items()
         if choice.has(name)
     )
-    return replace(plan, legs=(*plan.legs, *others))
+    not_here = tuple(one for one in plan.not_here if one.name not in request.against)
+    return replace(plan, legs=(*plan.legs, *others), not_here=not_here)
 
 
 def _refuse_other_text(request: LegsRequest, run: Run, plain: str) -> None:
