@@ -188,6 +188,18 @@ def test_a_connection_that_breaks_is_tried_again(scripted, connect):
     assert connect(server).post("/x", {}) == {"ok": 1}
 
 
+def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(scripted, connect):
+    def respond(handler, request):
+        handler.close_connection = True  # without a header that says so
+        return Answer(b'{"ok": 1}')
+
+    server = scripted(respond)
+    client = connect(server, retries=0)
+    for _ in range(5):
+        assert client.post("/x", {}) == {"ok": 1}
+        time.sleep(0.05)
+
+
 def test_an_answer_that_is_cut_short_is_tried_again(scripted, connect):
     cut = Answer(b'{"ok": ', headers={"content-length": "100", "connection": "close"})
 

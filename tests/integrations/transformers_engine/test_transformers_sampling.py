@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from test_transformers_engine import END, VOCABULARY_SIZE, folder, one_thread, opened, prompt  # noqa: F401 - fixtures
+from tiny_model import END, VOCABULARY_SIZE, opened, prompt
 
 from onepolicy.engines.contract import Wanted
 from onepolicy.errors import EngineError, UsageError
@@ -16,17 +16,17 @@ UNLIKE = ((20, 30, 40), (50,), (60, 70, 80, 90, 100), (110, 120))
 
 
 @pytest.fixture(scope="module")
-def engine(folder):  # noqa: F811
+def engine(folder):
     return opened(folder)
 
 
 @pytest.fixture(scope="module")
-def processed(folder):  # noqa: F811
+def processed(folder):
     return opened(folder, logprobs="processed")
 
 
 @pytest.fixture(scope="module")
-def model(folder):  # noqa: F811
+def model(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
 
 
@@ -220,7 +220,7 @@ def test_what_transformers_does_not_have_is_refused_by_name(engine, fields, says
         engine.sampled_meaning(SamplingProtocol(**fields))
 
 
-def test_stop_strings_without_a_tokenizer_are_refused(folder, tmp_path):  # noqa: F811
+def test_stop_strings_without_a_tokenizer_are_refused(folder, tmp_path):
     for file in ("config.json", "model.safetensors", "generation_config.json"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
     with pytest.raises(EngineError, match="has no tokenizer, so no text is seen"):
