@@ -44,7 +44,7 @@ class Caching(Vllm):
 
 def row_of(serve, engine_of, server=None, **options):
     standing = serve(server or Caching())
-    (row,) = engine_of(standing, **options).score([given(*IDS)], Wanted())
+    (row,) = engine_of(standing, engine="vllm", **options).score([given(*IDS)], Wanted())
     return standing, row
 
 
@@ -72,7 +72,7 @@ def test_warm_requests_find_every_whole_block_before_their_token(serve, engine_o
 
 
 def test_two_sequences_do_not_warm_each_other(serve, engine_of):
-    engine = engine_of(serve(Caching()), cache="warm", concurrency=1)
+    engine = engine_of(serve(Caching()), engine="vllm", cache="warm", concurrency=1)
     rows = engine.score([given(*IDS[:17]), given(*IDS[:17])], Wanted())
     assert rows[0].statistics[CACHED].tolist()[1:] == rows[1].statistics[CACHED].tolist()[1:] == [0.0] * 16
 
