@@ -49,7 +49,7 @@ def test_vllm_warms_its_cache_with_proof_and_decodes_what_it_prefills(tmp_path: 
 
 @pytest.mark.full
 def test_vllm_without_a_prefix_cache_has_no_proof_of_one(tmp_path: Path, start_vllm, smollm2_folder: Path) -> None:
-    few = ("--budget", 120, "--max-new-tokens", 40)
+    few = ("--suite", "quick", "--budget", 120, "--max-new-tokens", 40)
     with start_vllm(smollm2_folder, tmp_path / "log", "--no-enable-prefix-caching") as (url, _):
         status, ladder = climbed(f"vllm:{url}", *few, "--leg", "warm", "--limits", "bf16", cwd=tmp_path)
     assert status == 3
@@ -58,8 +58,9 @@ def test_vllm_without_a_prefix_cache_has_no_proof_of_one(tmp_path: Path, start_v
 
 @pytest.mark.full
 def test_llamacpp_has_proof_of_its_cache(tmp_path: Path) -> None:
-    given = ("--budget", 160, "--max-new-tokens", 40, "--leg", "warm", "--leg", "repeat", "--limits", "quantised")
-    _, ladder = climbed("llamacpp:smollm2", *given, cwd=tmp_path)
+    few = ("--suite", "quick", "--budget", 160, "--max-new-tokens", 40)
+    legs = ("--leg", "warm", "--leg", "repeat", "--limits", "quantised")
+    _, ladder = climbed("llamacpp:smollm2", *few, *legs, cwd=tmp_path)
     assert rung(ladder, "warm")["from_cache"] > 0.5
     proof = next(v for v in rung(ladder, "warm")["verdicts"] if v["check"] == "cache_proof")
     assert proof["status"] == "pass"

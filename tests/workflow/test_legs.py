@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from standin import Vllm, standing_in
 
 import onepolicy
 from onepolicy.engines.contract import ScoreInput
@@ -124,6 +125,19 @@ def test_what_was_sampled_by_the_engine_is_held_against_its_score(tmp_path):
     (rung,) = ladder.rungs
     assert (rung.name, rung.reading, rung.base) == ("sampled", "rollout", "legs-plain")
     assert rung.status.value == "pass"
+
+
+def test_a_server_that_sampled_the_run_is_known_again_by_the_same_ids(tmp_path):
+    with standing_in(Vllm()) as server:
+        request = LegsRequest(
+            engine=parse_spec(f"vllm:{server.url}?retries=0"), suite="quick", budget=200, only=("sampled",)
+        )
+        ladder = legs(request, path=tmp_path / "run")
+    assert [rung.status.value for rung in ladder.rungs] == ["pass"]
+    run = Run.open(tmp_path / "run")
+    sampled, plain = (run.reading_info(name).canary for name in ("rollout", "legs-plain"))
+    assert sampled.token_ids == plain.token_ids
+    assert sampled.mean_abs_d(plain.model_copy(update={"token_ids": (1, *plain.token_ids)})) == float("inf")
 
 
 # -- what is read -----------------------------------------------------------------------------------------------

@@ -24,7 +24,9 @@ class Canary(Strict):
     """position, or an id that may come next -> nats; empty if the server says nothing that could be compared"""
 
     def mean_abs_d(self, other: Canary) -> float:
-        """Mean |d| over what both hold; infinite if that is less than half. 0 if this one holds nothing."""
+        """Mean |d| over what both hold; infinite if less than half, or of other ids. 0 if this one holds nothing."""
+        if self.token_ids != other.token_ids:
+            return math.inf
         shared = self.logprobs.keys() & other.logprobs.keys()
         if 2 * len(shared) < len(self.logprobs):
             return math.inf

@@ -15,7 +15,7 @@ from onepolicy.records.run import Run
 from onepolicy.workflow.environment import engine_info, environment
 from onepolicy.workflow.legs_table import Wanted
 from onepolicy.workflow.progress import Progress
-from onepolicy.workflow.same_model import canary_of
+from onepolicy.workflow.same_model import canary_ids, canary_of
 from onepolicy.workflow.score import ScoreRequest, reading_request, score_with
 
 _SAME_ENGINE = ("name", "version", "model", "weights_hash")
@@ -127,12 +127,11 @@ class Readings:
 
     def _see(self, engine: Engine, spec: EngineSpec) -> None:
         """Keep what an open engine is."""
-        first = next((rollout.token_ids for rollout in self.run.rollouts()), None)
         self._answering[spec.engine, spec.target] = _Answering(
             spec=str(spec),
             engine=engine_info(self.run, engine),
             environment=environment(),
-            canary=canary_of(engine, first),
+            canary=canary_of(engine, canary_ids(self.run)),
         )
 
     def _open_and_score(self, group: Sequence[Wanted], plain: Wanted) -> None:

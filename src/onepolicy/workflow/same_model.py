@@ -7,6 +7,7 @@ import numpy as np
 from onepolicy.engines.contract import Engine, Replaceable
 from onepolicy.errors import EngineError
 from onepolicy.records.canary import MOST_MEAN_D, Canary
+from onepolicy.records.run import Run
 from onepolicy.records.tokens import IntArray
 
 
@@ -15,6 +16,14 @@ def canary_of(engine: Engine, token_ids: IntArray | None) -> Canary | None:
     if not isinstance(engine, Replaceable) or token_ids is None:
         return None
     return engine.canary(token_ids)
+
+
+def canary_ids(run: Run) -> IntArray | None:
+    """Ids to ask for: those of a canary that the run has, so that all its readings can be held together."""
+    for name in run.reading_names():
+        if (known := run.reading_info(name).canary) is not None:
+            return np.asarray(known.token_ids, dtype=np.int32)
+    return next((rollout.token_ids for rollout in run.rollouts()), None)
 
 
 class SameModel:

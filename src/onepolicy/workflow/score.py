@@ -21,7 +21,7 @@ from onepolicy.workflow.environment import engine_info, environment
 from onepolicy.workflow.plan import Shard
 from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.record import ROLLOUT
-from onepolicy.workflow.same_model import SameModel, canary_of
+from onepolicy.workflow.same_model import SameModel, canary_ids, canary_of
 from onepolicy.workflow.whole import is_snapshot, to_finish
 
 TRAINER = "trainer"
@@ -136,7 +136,7 @@ def _start(engine: Engine, run: Run, request: ScoreRequest, reading: ReadingRequ
             condition=engine.condition(path="prefill"),
             meaning=reading.meaning,
             environment=environment(),
-            canary=canary_of(engine, next((rollout.token_ids for rollout in run.rollouts()), None)),
+            canary=canary_of(engine, canary_ids(run)),
         )
     )
 
