@@ -34,6 +34,7 @@ from pydantic_core import from_json
 
 from judge_memory import peak_mb
 from onepolicy.engines.contract import ScoreInput
+from onepolicy.engines.http import written
 from onepolicy.engines.spec import parse_spec
 from onepolicy.integrations import open_engine
 from onepolicy.integrations.vllm.request import scoring
@@ -62,7 +63,7 @@ class Measured(NamedTuple):
 
 def main() -> int:
     url = sys.argv[1] if len(sys.argv) > 1 else ""
-    rollouts = 24 if url else 1500
+    rollouts = 24 if url else 6000
     with tempfile.TemporaryDirectory() as folder:
         if url:
             return 0 if _compare(url, Path(folder), rollouts) >= SHARE else 1
@@ -76,7 +77,7 @@ def main() -> int:
 def _compare(url: str, folder: Path, rollouts: int) -> float:
     model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
     inputs = [_input(i) for i in range(rollouts)]
-    bodies = [json.dumps(scoring(item, model=model, top=0), separators=(",", ":")).encode() for item in inputs]
+    bodies = [written(scoring(item, model=model, top=0)) for item in inputs]
     for client in BARE.values():
         _bare(url, bodies[:64], client)
     measured = []

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onepolicy.integrations.vllm.columns import OwnTokens, parsed
+from onepolicy.records.tokens import TokenState
 
 texts = st.text(max_size=8) | st.sampled_from(['"', "\\", '\\"', '"}}, {"7": {"logprob": -1.0', "\n", "é", "]", "🙂"])
 entries = st.lists(
@@ -37,9 +38,9 @@ def test_columns_hold_what_the_entries_say(entries, spacing, escaped):
     assert isinstance(own, OwnTokens)
     assert found == {"model": "m", "choices": [{"text": "x"}], "usage": {"n": 1}}
     assert own.ids.tolist() == [-1, *(i for i, *_ in entries)]
-    assert own.logprobs == [None, *(lp for _, lp, *_ in entries)]
+    assert np.isnan(own.logprobs[0])
+    assert own.logprobs[1:].tolist() == [lp for _, lp, *_ in entries]
     assert own.top1.tolist() == [-1, *(i if rank == 1 else -1 for i, _, rank, _ in entries)]
-    assert own.of(own.ids) == own.logprobs
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.lists(st.integers(0, 3), min_size=9, max_size=9))
@@ -48,8 +49,10 @@ def test_a_logprob_of_another_token_than_was_sent_is_none(said, sent):
         "prompt_logprobs"
     ]
     sent = sent[: len(said) + 1]
-    expected = [None, *(-0.5 if a == b else None for a, b in zip(said, sent[1:], strict=True))]
-    assert own.of(np.asarray(sent, dtype=np.int32)) == expected
+    logprobs, states = own.column(np.asarray(sent, dtype=np.int32))
+    same = np.asarray([False, *(a == b for a, b in zip(said, sent[1:], strict=True))])
+    np.testing.assert_array_equal(logprobs, np.where(same, np.float32(-0.5), np.float32(np.nan)))
+    np.testing.assert_array_equal(states, np.where(same, TokenState.VALUE, TokenState.ABSENT))
 
 
 ONE = {"logprob": -1.0, "rank": 2, "decoded_token": "x"}

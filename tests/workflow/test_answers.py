@@ -8,7 +8,8 @@ import pytest
 
 from onepolicy.errors import EngineError
 from onepolicy.records.canary import MOST_MEAN_D, Canary
-from onepolicy.workflow.answers import PART, chunks, in_flight
+from onepolicy.workflow import answers
+from onepolicy.workflow.answers import MOST, PART, chunks, in_flight
 from onepolicy.workflow.same_model import SameModel, canary_of
 
 
@@ -80,7 +81,7 @@ def test_no_more_than_the_window_is_submitted_and_inputs_are_taken_as_they_are_n
             one.set_result(0)
         worker.join(0.001)
     assert most <= 10
-    assert len(taken) <= 2 * PART + 20
+    assert len(taken) <= MOST + 20
     parts.close()
 
 
@@ -115,7 +116,25 @@ def test_what_is_still_asked_for_when_it_ends_is_cancelled():
     assert all(future.cancelled() for future in asked[1:])
 
 
-def test_a_consumer_that_stops_cancels_what_is_in_flight():
+def test_a_failure_is_heard_at_once_and_not_with_the_next_answers(monkeypatch):
+    monkeypatch.setattr(answers, "SECONDS", 1000.0)
+    asked = {i: Future() for i in range(80)}
+    parts = in_flight(range(80), asked.__getitem__, window=80)
+    threading.Timer(0.05, lambda: asked[3].set_exception(EngineError("gone"))).start()
+    with pytest.raises(EngineError, match="gone"):
+        next(parts)
+
+
+def test_a_whole_part_does_not_wait_long_for_more(monkeypatch):
+    monkeypatch.setattr(answers, "SECONDS", 0.05)
+    asked = {i: done(i) for i in range(PART)} | {i: Future() for i in range(PART, PART + 9)}
+    parts = in_flight(range(PART + 9), asked.__getitem__, window=PART + 9)
+    assert next(parts)[0] == list(range(PART))
+    parts.close()
+
+
+def test_a_consumer_that_stops_cancels_what_is_in_flight(monkeypatch):
+    monkeypatch.setattr(answers, "SECONDS", 0.05)
     asked = {i: done(i) for i in range(PART)} | {i: Future() for i in range(PART, PART + 9)}
     parts = in_flight(range(PART + 9), asked.__getitem__, window=PART + 9)
     next(parts)
@@ -125,9 +144,9 @@ def test_a_consumer_that_stops_cancels_what_is_in_flight():
 
 def test_each_part_is_checked_before_it_comes_out():
     log = []
-    for asked, _ in in_flight(range(2 * PART + 3), done, window=1, check=lambda: log.append("check")):
+    for asked, _ in in_flight(range(2 * MOST + 3), done, window=1, check=lambda: log.append("check")):
         log.append(len(asked))
-    assert log == ["check", "check", PART, "check", PART, "check", 3]
+    assert log == ["check", "check", MOST, "check", MOST, "check", 3]
 
 
 def test_a_part_that_fails_its_check_does_not_come_out():
@@ -137,9 +156,9 @@ def test_a_part_that_fails_its_check_does_not_come_out():
         if (error := next(checks)) is not None:
             raise error
 
-    found, error = gathered(in_flight(range(3 * PART), done, window=1, check=check))
+    found, error = gathered(in_flight(range(3 * MOST), done, window=1, check=check))
     assert str(error) == "another model"
-    assert [len(part) for part in found] == [PART]
+    assert [len(part) for part in found] == [MOST]
 
 
 def test_chunks_are_full_but_for_the_last():

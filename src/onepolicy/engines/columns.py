@@ -11,7 +11,16 @@ import numpy as np
 from onepolicy.engines.contract import ScoreInput
 from onepolicy.errors import EngineError
 from onepolicy.records.reading import ReadingRow, TopLists
-from onepolicy.records.tokens import Float32, IntArray, StateArray, TokenState, digest_of_ids, states_of
+from onepolicy.records.tokens import (
+    BoolArray,
+    Float32,
+    Float64,
+    IntArray,
+    StateArray,
+    TokenState,
+    digest_of_ids,
+    states_of,
+)
 
 ValueT = TypeVar("ValueT")
 Logprob = float | None
@@ -36,10 +45,17 @@ def column(rollout_id: str, given: Any, *, length: int) -> tuple[Float32, StateA
             "supported."
         )
     numbers = as_float32(rollout_id, given)
+    absent = np.isnan(numbers)
+    for at in np.flatnonzero(absent).tolist():
+        absent[at] = given[at] is None
+    return column_of(numbers, absent=absent)
+
+
+def column_of(given: Float32 | Float64, *, absent: BoolArray) -> tuple[Float32, StateArray]:
+    """[T] numbers as they came, [T] where none came -> the same with NaN for what is no logprob, and why it is none."""
+    numbers = _narrow(given)
     states = states_of(numbers)
-    for at in np.flatnonzero(np.isnan(numbers)).tolist():
-        if given[at] is None:
-            states[at] = TokenState.ABSENT
+    states[absent] = TokenState.ABSENT
     return np.where(states == TokenState.VALUE, numbers, _NAN), states
 
 
@@ -48,9 +64,13 @@ def as_float32(rollout_id: str, given: Sequence[Any]) -> Float32:
     if not set(map(type, given)) <= _NUMBERS:
         odd = next(value for value in given if type(value) not in _NUMBERS)
         raise EngineError(f"rollout {rollout_id}: {odd!r} stands where a logprob belongs.")
-    wide = np.asarray(given, dtype=np.float64)  # NaN for null
+    return _narrow(np.asarray(given, dtype=np.float64))  # NaN for null
+
+
+def _narrow(numbers: Float32 | Float64) -> Float32:
+    """In float32, in which what is beyond it is an infinity."""
     with np.errstate(over="ignore"):
-        return wide.astype(np.float32)
+        return numbers.astype(np.float32, copy=False)
 
 
 def known(logprobs: Float32, *, truncates: bool = False) -> Float32:
@@ -67,7 +87,18 @@ def scored_row(
     item: ScoreInput, given: Sequence[Logprob], *, top1: IntArray | None = None, top: TopLists | None = None
 ) -> ReadingRow:
     """The row of a scored sequence. given: [T] as the server lists it, null for the first token."""
-    logprobs, states = column(item.rollout_id, given, length=len(item.token_ids))
+    return row_of_column(item, *column(item.rollout_id, given, length=len(item.token_ids)), top1=top1, top=top)
+
+
+def row_of_column(
+    item: ScoreInput,
+    logprobs: Float32,
+    states: StateArray,
+    *,
+    top1: IntArray | None = None,
+    top: TopLists | None = None,
+) -> ReadingRow:
+    """The same of [T] logprobs and [T] states."""
     return ReadingRow(
         rollout_id=item.rollout_id,
         digest=digest_of_ids(item.token_ids),

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import contextmanager, nullcontext
+from contextvars import Context, ContextVar, copy_context
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import httpcore
 import httpx
+import orjson
 from pydantic import Field
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from onepolicy.engines.legs import LegChange, server_legs
 from onepolicy.engines.options import EngineOptions
@@ -123,6 +125,7 @@ class HttpClient:
         # of the whole exchange `_exchange` keeps the time
         self._extensions = {"timeout": httpx.Timeout(None, connect=min(CONNECT, options.timeout)).as_dict()}
         self._ended, self._submitting = False, threading.Lock()
+        self._submitted: deque[tuple[Coroutine[Any, Any, Any], Future[Any], Context]] = deque()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"http {self.url}", daemon=True)
         self._thread.start()
@@ -152,9 +155,13 @@ class HttpClient:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine in the client's loop. Raises: RuntimeError if the client is closed."""
+        future: Future[T] = Future()
         with self._submitting:
             if not self._ended:
-                return asyncio.run_coroutine_threadsafe(self._kept(coroutine), self._loop)
+                self._submitted.append((coroutine, future, copy_context()))
+                if len(self._submitted) == 1:  # of more the loop knows already: to wake it costs as much as to send
+                    self._loop.call_soon_threadsafe(self._start)
+                return future
         coroutine.close()
         raise RuntimeError(f"{self.url}: something is asked of a client that is closed.")
 
@@ -170,15 +177,28 @@ class HttpClient:
         self._thread.join()
         self._loop.close()
 
-    async def _kept(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns; its task is known while it runs, so that it can be ended."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            return await coroutine
-        finally:
-            self._tasks.discard(task)
+    def _start(self) -> None:
+        while self._submitted:
+            coroutine, future, context = self._submitted.popleft()
+            task = self._loop.create_task(coroutine, context=context)
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._finish, future))
+            future.add_done_callback(partial(self._give_up, task))
+
+    def _finish(self, future: Future[Any], task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            future.cancel()
+        error = None if task.cancelled() else task.exception()
+        if future.set_running_or_notify_cancel():
+            if error is None:
+                future.set_result(task.result())
+            else:
+                future.set_exception(error)
+
+    def _give_up(self, task: asyncio.Task[Any], future: Future[Any]) -> None:
+        if future.cancelled() and not task.done():
+            self._loop.call_soon_threadsafe(task.cancel)
 
     async def request(self, method: str, path: str, body: Json | None = None, *, parse: Parse = from_json) -> Json:
         """One exchange, with retries. Raises: EngineError that names the URL and what the server said.
@@ -205,8 +225,8 @@ class HttpClient:
         turn = nullcontext() if _ASIDE.get() else self._in_flight
         async with turn:
             try:
-                async with asyncio.timeout(self._options.timeout), self._connection() as connection:
-                    return await self._answered(connection, self._asked(method, path, body), path, parse)
+                async with asyncio.timeout(self._options.timeout):
+                    return await self._over_a_connection(self._asked(method, path, body), path, parse)
             except TimeoutError as error:
                 raise UnreachableError(
                     f"{self.url}{path}: no whole answer within {self._options.timeout:g} s. Give it longer with "
@@ -217,22 +237,6 @@ class HttpClient:
                 raise _MayPassError(
                     f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 ) from error
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[httpcore.AsyncHTTPConnection]:
-        """A connection for one exchange; it is kept for the next one if it can serve it.
-
-        No pool, in which httpx looks at all connections for each request, and no client, as cookies, redirects and
-        credentials of a URL are none of a server engine's business: each costs a fifth of a request.
-        """
-        connection = await self._kept_open() or self._new_connection()
-        try:
-            yield connection
-        finally:
-            if connection.is_available():
-                self._idle.append(connection)
-            else:
-                await connection.aclose()
 
     async def _kept_open(self) -> httpcore.AsyncHTTPConnection | None:
         while self._idle:
@@ -256,35 +260,51 @@ class HttpClient:
             )
         return self._urls[path]
 
+    async def _over_a_connection(self, request: httpcore.Request, path: str, parse: Parse) -> Json:
+        """One exchange over a connection, which is kept for the next one if it can serve it.
+
+        No pool, in which httpx looks at all connections for each request, and no client, as cookies, redirects and
+        credentials of a URL are none of a server engine's business: each costs a fifth of a request.
+        """
+        connection = await self._kept_open() or self._new_connection()
+        try:
+            return await self._answered(connection, request, path, parse)
+        finally:
+            if connection.is_available():
+                self._idle.append(connection)
+            else:
+                await connection.aclose()
+
     async def _answered(
         self, connection: httpcore.AsyncHTTPConnection, request: httpcore.Request, path: str, parse: Parse
     ) -> Json:
-        async with aclosing(_decoding(await connection.handle_async_request(request))) as response:
-            if response.is_redirect:
+        response = await connection.handle_async_request(request)
+        try:
+            if 300 <= response.status < 400:
                 raise EngineError(
-                    f"{self.url}{path}: the server sends on to {self._hidden(response.headers.get('location', '?'))!r},"
+                    f"{self.url}{path}: the server sends on to {self._hidden(_header(response, 'location') or '?')!r},"
                     " which is not followed. Give the URL of the server itself."
                 )
             text = await self._read(response, path)
-            if response.status_code in RETRIED:
-                raise _MayPassError(
-                    self._said(response, text),
-                    status=response.status_code,
-                    said=self._shown(text),
-                    retry_after=_retry_after(response),
-                )
-            if not response.is_success:
-                raise StatusError(
-                    f"{self.url}{path}: {self._said(response, text)}",
-                    status=response.status_code,
-                    said=self._shown(text),
-                )
+        finally:
+            await response.aclose()
+        if response.status in RETRIED:
+            raise _MayPassError(
+                self._said(response, text),
+                status=response.status,
+                said=self._shown(text),
+                retry_after=_retry_after(_header(response, "retry-after")),
+            )
+        if not 200 <= response.status < 300:
+            raise StatusError(
+                f"{self.url}{path}: {self._said(response, text)}", status=response.status, said=self._shown(text)
+            )
         return self._parsed(text, response, path, parse)
 
-    async def _read(self, response: httpx.Response, path: str) -> bytes:
+    async def _read(self, response: httpcore.Response, path: str) -> bytes:
         parts: list[bytes] = []
         size = 0
-        async for part in response.aiter_bytes():
+        async for part in _decoded(response):
             parts.append(part)
             size += len(part)
             if size > MOST_BYTES:
@@ -294,13 +314,13 @@ class HttpClient:
                 )
         return b"".join(parts)
 
-    def _parsed(self, text: bytes, response: httpx.Response, path: str, parse: Parse) -> Json:
-        if not text.strip():
+    def _parsed(self, text: bytes, response: httpcore.Response, path: str, parse: Parse) -> Json:
+        if not text or text.isspace():
             return {}
         try:
             answer = parse(text)
         except ValueError as error:
-            kind = response.headers.get("content-type", "")
+            kind = _header(response, "content-type")
             if kind.startswith("text/"):
                 raise EngineError(
                     f"{self.url}{path}: the answer is no JSON but {kind}: {self._shown(text)} See what is behind this "
@@ -311,8 +331,9 @@ class HttpClient:
             raise EngineError(f"{self.url}{path}: the answer is no JSON object: {self._shown(text)}")
         return answer
 
-    def _said(self, response: httpx.Response, text: bytes) -> str:
-        return f"status {response.status_code}: {self._shown(text) or response.reason_phrase}"
+    def _said(self, response: httpcore.Response, text: bytes) -> str:
+        reason = response.extensions.get("reason_phrase", b"").decode("ascii", errors="replace")
+        return f"status {response.status}: {self._shown(text) or reason}"
 
     def _shown(self, text: bytes) -> str:
         plain = visible(self._hidden(text[: 2 * _SHOWN].decode("utf-8", errors="replace")))
@@ -326,6 +347,7 @@ class HttpClient:
         return httpcore.AsyncHTTPConnection(self._at("").origin, ssl_context=self._ssl)
 
     async def _closed(self) -> None:
+        self._start()  # what was submitted just before
         # ours alone: a task inside the library ends with the one that it belongs to
         await _given_up(self._tasks)
         # and what is left: a task that an engine's coroutine started and did not wait for holds a connection
@@ -345,15 +367,20 @@ class _Body(httpx.AsyncByteStream):
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._response.aiter_stream()
 
-    async def aclose(self) -> None:
-        await self._response.aclose()
+
+def _decoded(response: httpcore.Response) -> AsyncIterator[bytes]:
+    """The body in parts, its content encoding taken off. httpx is asked only where there is one: it costs a tenth."""
+    encoding = _header(response, "content-encoding")
+    if encoding in ("", "identity"):
+        return response.aiter_stream()
+    headers = {"content-encoding": encoding}
+    return httpx.Response(response.status, headers=headers, stream=_Body(response)).aiter_bytes()
 
 
-def _decoding(response: httpcore.Response) -> httpx.Response:
-    """The same, which takes the content encoding off what is read."""
-    return httpx.Response(
-        response.status, headers=response.headers, stream=_Body(response), extensions=response.extensions
-    )
+def _header(response: httpcore.Response, name: str) -> str:
+    """The value of an answer's header; empty if it has none. name: in lower case."""
+    wanted = name.encode()
+    return ", ".join(value.decode("latin-1") for key, value in response.headers if key.lower() == wanted)
 
 
 class _MayPassError(Exception):
@@ -404,11 +431,22 @@ def checked_url(url: str) -> str:
 
 
 def written(body: Json) -> bytes:
-    """The JSON text of a body. Raises: ValueError if a number in it is none that JSON has."""
-    text = to_json(body)
-    if b"NaN" in text or b"Infinity" in text:  # in a string, or as what other servers would refuse
-        json.dumps(body, allow_nan=False)
-    return text
+    """The JSON text of a body, in which ids may be an array. Raises: ValueError for a number that JSON has not."""
+    _check_finite(body)
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _check_finite(value: object) -> None:
+    """Raise ValueError for NaN and infinities, which orjson would write as null. An array here is one of ids."""
+    match value:
+        case dict():
+            for each in value.values():
+                _check_finite(each)
+        case list():
+            for each in value:
+                _check_finite(each)
+        case float() if not math.isfinite(value):
+            raise ValueError(f"{value} is no number of JSON")
 
 
 def is_url(target: str) -> bool:
@@ -439,9 +477,8 @@ def _backoff(attempt: int) -> float:
     return min(0.5 * 2.0**attempt, LONGEST_WAIT) * random.uniform(0.5, 1.0)  # noqa: S311 - a wait is no secret
 
 
-def _retry_after(response: httpx.Response) -> float:
+def _retry_after(given: str) -> float:
     """Seconds, from a number or a date; 0 where the server says neither."""
-    given = response.headers.get("retry-after", "").strip()
     try:
         seconds = float(given)
     except ValueError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from itertools import chain, islice
-from queue import SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from onepolicy.engines.contract import Completion, Concurrent, Engine, SampleInput, Sampler, ScoreInput, Wanted
 from onepolicy.errors import OnePolicyError
@@ -21,6 +23,8 @@ Part = tuple[list[InT], list[OutT]]
 
 PART = 64
 """answers of a concurrent engine that make a part of a run"""
+SECONDS, MOST = 1.0, 256
+"""a part that took less time waits for more answers, up to so many: each one is files and a question to the engine"""
 
 
 def scored(
@@ -82,14 +86,16 @@ def _answered(
     """Parts, and whether nothing had gone wrong when they were."""
     asked: dict[Future[OutT], InT] = {}
     part: Part[InT, OutT] = ([], [])
+    begun = time.monotonic()
     try:
         for done in _done(waiting, submit, window, asked):
             for future in sorted(done, key=lambda one: one.exception() is not None):
                 part[1].append(future.result())
                 part[0].append(asked.pop(future))
-            if len(part[0]) >= PART:
+            if len(part[0]) >= (PART if time.monotonic() - begun > SECONDS else MOST):
                 whole, part = part, ([], [])
                 yield whole, True
+                begun = time.monotonic()
         if part[0]:
             yield part, True
     except (OnePolicyError, KeyboardInterrupt):
@@ -105,15 +111,41 @@ def _done(
     waiting: Iterator[InT], submit: Callable[[InT], Future[OutT]], window: int, asked: dict[Future[OutT], InT]
 ) -> Iterator[list[Future[OutT]]]:
     """What was answered since the last time; `asked` is filled here, and emptied by whoever takes the answers."""
-    answered: SimpleQueue[Future[OutT]] = SimpleQueue()  # `wait` would look at the whole window for each answer
+    answered = _Answered[OutT]()
     while True:
         for item in islice(waiting, window - len(asked)):
             future = submit(item)
             asked[future] = item
-            future.add_done_callback(answered.put)
+            future.add_done_callback(answered.add)
         if not asked:
             return
-        yield [answered.get(), *(answered.get() for _ in range(answered.qsize()))]
+        yield answered.take(min(len(asked), window // 8 or 1))
+
+
+class _Answered(Generic[OutT]):
+    """Futures that are done: whoever takes them is woken for several at once, as a change of threads is dear.
+
+    For one that failed, at once.
+    """
+
+    def __init__(self) -> None:
+        self._futures: deque[Future[OutT]] = deque()
+        self._enough = 1
+        self._ready = threading.Event()
+
+    def add(self, future: Future[OutT]) -> None:
+        """From any thread."""
+        self._futures.append(future)
+        if len(self._futures) >= self._enough or future.cancelled() or future.exception() is not None:
+            self._ready.set()
+
+    def take(self, enough: int) -> list[Future[OutT]]:
+        """Wait for so many, or for a failure, or for a while. Returns all that are there."""
+        self._enough = enough
+        if len(self._futures) < enough:
+            self._ready.wait(SECONDS)
+        self._ready.clear()
+        return [self._futures.popleft() for _ in range(len(self._futures))]
 
 
 def chunks(items: Iterable[InT], size: int) -> Iterator[list[InT]]:

@@ -158,7 +158,7 @@ def _left(
     for number, rollout in enumerate(rollouts):
         if number // size % shard.count != shard.index:
             continue
-        if done.get(rollout.rollout_id) == rollout.digest:
+        if rollout.rollout_id in done and done[rollout.rollout_id] == rollout.digest:
             progress.advance(1)
         else:
             yield rollout

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onepolicy.engines.columns import TopList, reported, same_ids, scored_row, without_sampled
+from onepolicy.engines.columns import TopList, reported, row_of_column, same_ids, scored_row, without_sampled
 from onepolicy.engines.completions import completed, ids_of, the_choice
 from onepolicy.engines.contract import Completion, SampleInput, ScoreInput, Wanted
 from onepolicy.errors import EngineError
@@ -46,7 +46,7 @@ def row_of(item: ScoreInput, answer: Json, *, model: str, top: int) -> ReadingRo
             f"for {len(ids)} tokens. This server cannot score; use it as the rollout side."
         )
     if isinstance(listed, OwnTokens):
-        return scored_row(item, listed.of(ids), top1=listed.top1)
+        return row_of_column(item, *listed.column(ids), top1=listed.top1)
     own = [(entries or {}).get(str(token)) for entries, token in zip(listed, ids.tolist(), strict=True)]
     return scored_row(
         item,

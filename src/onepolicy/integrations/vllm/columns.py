@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 from pydantic_core import from_json
 
-from onepolicy.records.tokens import IntArray
+from onepolicy.engines.columns import column_of
+from onepolicy.records.tokens import Float32, Float64, IntArray, StateArray
 
 _LISTED = re.compile(rb'"prompt_logprobs": ?\[null, ?\{')
 # A quote inside a string is written \", so nothing inside one can look like these.
@@ -26,6 +28,7 @@ _TEXTS = (
 """the end of an entry, from its text to the next entry, as vLLM writes it and as Python does; and what is left of an
 entry without it, and without its numbers"""
 _NUMBER = b"0123456789+-.eE"
+_LARGEST = np.iinfo(np.int32).max
 _SEPARATED = bytes.maketrans(b"{", b",")
 
 
@@ -35,21 +38,17 @@ class OwnTokens:
 
     ids: IntArray
     """[T] -1 for the first"""
-    logprobs: list[float | None]
-    """[T] as they came, sentinels included; null for the first"""
-    ranks: IntArray
+    logprobs: Float64
+    """[T] as they came, sentinels included; NaN for the first"""
+    ranks: npt.NDArray[np.int64]
     """[T] 1 is the most likely token, 0 stands for the first"""
 
     def __len__(self) -> int:
         return len(self.logprobs)
 
-    def of(self, token_ids: IntArray) -> list[float | None]:
-        """[T] the logprobs, null where another token is listed than the given one."""
-        same = self.ids == token_ids
-        same[0] = True
-        if same.all():
-            return self.logprobs
-        return [logprob if own else None for logprob, own in zip(self.logprobs, same.tolist(), strict=True)]
+    def column(self, token_ids: IntArray) -> tuple[Float32, StateArray]:
+        """[T] logprobs and states; the first token, and one that another is listed for, are ABSENT."""
+        return column_of(self.logprobs, absent=self.ids != token_ids)
 
     @property
     def top1(self) -> IntArray:
@@ -74,16 +73,21 @@ def parsed(text: bytes) -> Any:
 
 def _own_tokens(entries: list[bytes], left: bytes) -> OwnTokens | None:
     """Columns of the entries, the texts of which are gone; None if one of them has another form."""
-    if b"".join(entries).translate(None, _NUMBER) != left * len(entries):
+    joined = b",".join([b"", *entries])
+    if joined.translate(None, _NUMBER) != (b"," + left) * len(entries):
         return None
     # the one brace of an entry becomes the comma before its logprob
-    numbers = _value(b"[-1,null,0,%s]" % b",".join(entries).translate(_SEPARATED, b'":logprbank'))
+    numbers = _value(b"[-1,0,0%s]" % joined.translate(_SEPARATED, b'":logprbank'))
     if numbers is None or len(numbers) != 3 * (len(entries) + 1):
         return None
-    ids, logprobs, ranks = numbers[::3], numbers[1::3], numbers[2::3]
-    if {*map(type, ids), *map(type, ranks)} != {int}:
+    ids, ranks = np.array(numbers[::3]), np.array(numbers[2::3])
+    if not ids.dtype == ranks.dtype == np.int64:
         return None
-    return OwnTokens(ids=np.asarray(ids, dtype=np.int32), logprobs=logprobs, ranks=np.asarray(ranks, dtype=np.int32))
+    if ids.max() > _LARGEST:
+        raise OverflowError(f"{ids.max()} stands where the id of a token belongs")
+    logprobs = np.array(numbers[1::3], dtype=np.float64)
+    logprobs[0] = np.nan
+    return OwnTokens(ids=ids.astype(np.int32), logprobs=logprobs, ranks=ranks)
 
 
 def _value(text: bytes) -> Any:

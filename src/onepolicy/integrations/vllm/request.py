@@ -33,7 +33,7 @@ def completion(item: SampleInput, protocol: SamplingProtocol, *, model: str, top
     Every field of the protocol is sent: the model's folder would otherwise fill some of them.
     Raises: UsageError if vLLM cannot say something that changes what is drawn; EngineError without room for a token.
     """
-    own = {"model": model, "prompt": item.prompt_ids.tolist(), "logprobs": top}
+    own = {"model": model, "prompt": item.prompt_ids, "logprobs": top}
     return {**_fields(for_request(item, protocol)), **BESIDE, **own}
 
 
