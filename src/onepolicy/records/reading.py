@@ -41,7 +41,7 @@ class ReadingRequest(Strict):
     top_share: float = Field(default=1.0, ge=0.0, le=1.0)
     """share of prompts, chosen by the hash of their id, for which top tokens are kept"""
     shuffle: int | None = None
-    """seed of the order in which rollouts were handed over; None: as they lie in the run"""
+    """seed of the order in which rollouts were handed over; None: as they lie in the run, by length among near ones"""
 
     def place_of(self, rollout_id: str) -> bytes:
         """What rollouts are sorted by to be shuffled: it depends on the seed and the rollout alone."""

@@ -16,7 +16,7 @@ from onepolicy.records.reading import ReadingInfo, ReadingRequest, ReadingRow
 from onepolicy.records.rollout import Rollout
 from onepolicy.records.run import Run
 from onepolicy.records.tokens import digest_of_ids
-from onepolicy.workflow.answers import scored
+from onepolicy.workflow.answers import chunks, scored
 from onepolicy.workflow.environment import engine_info, environment
 from onepolicy.workflow.plan import Shard
 from onepolicy.workflow.progress import Progress, Silent
@@ -26,6 +26,8 @@ from onepolicy.workflow.whole import is_snapshot, to_finish
 
 TRAINER = "trainer"
 """name of the trainer side's reading"""
+WINDOW = 32
+"""batches within which rollouts are handed over by length"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ def score_with(engine: Engine, run: Run, request: ScoreRequest, *, progress: Pro
             )
         progress.start(f"scoring ({request.name})", run.manifest.planned_rollouts // request.shard.count)
         top = TopJoin(run, reading.report_ids_of) if reading.report_ids_of else None
-        left = _left(_in_order(run, reading), engine.batch_size, request.shard, done, progress)
+        left = _left(_in_order(run, reading, engine.batch_size), engine.batch_size, request.shard, done, progress)
         inputs = (_input(rollout, top, keeps_top=reading.top > 0) for rollout in left)
         wanted = Wanted(meaning=reading.meaning, statistics=reading.statistics, top=reading.top)
         same = SameModel(engine, run.reading_info(request.name).canary, of_versions=False)
@@ -141,10 +143,13 @@ def _start(engine: Engine, run: Run, request: ScoreRequest, reading: ReadingRequ
     )
 
 
-def _in_order(run: Run, reading: ReadingRequest) -> Iterable[Rollout]:
-    if reading.shuffle is None:
-        return run.rollouts()
-    return sorted(run.rollouts(), key=lambda rollout: reading.place_of(rollout.rollout_id))
+def _in_order(run: Run, reading: ReadingRequest, size: int) -> Iterator[Rollout]:
+    """The longest first within a window of batches, as a batch is padded to its longest; or shuffled."""
+    if reading.shuffle is not None:
+        yield from sorted(run.rollouts(), key=lambda rollout: reading.place_of(rollout.rollout_id))
+        return
+    for window in chunks(run.rollouts(), WINDOW * size):
+        yield from sorted(window, key=lambda rollout: -len(rollout.token_ids))
 
 
 def _left(
