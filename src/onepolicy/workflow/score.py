@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onepolicy.engines.contract import Engine, ScoreInput, Wanted
+from onepolicy.engines.contract import Concurrent, Engine, ScoreInput, Wanted
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError, RunError
 from onepolicy.integrations import open_engine
@@ -27,7 +27,7 @@ from onepolicy.workflow.whole import is_snapshot, to_finish
 TRAINER = "trainer"
 """name of the trainer side's reading"""
 WINDOW = 32
-"""batches within which rollouts are handed over by length"""
+"""batches within which rollouts are handed over by length, to an engine that is given batches"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,8 @@ def score_with(engine: Engine, run: Run, request: ScoreRequest, *, progress: Pro
             )
         progress.start(f"scoring ({request.name})", run.manifest.planned_rollouts // request.shard.count)
         top = TopJoin(run, reading.report_ids_of) if reading.report_ids_of else None
-        left = _left(_in_order(run, reading, engine.batch_size), engine.batch_size, request.shard, done, progress)
+        window = 1 if isinstance(engine, Concurrent) else WINDOW * engine.batch_size
+        left = _left(_in_order(run, reading, window), engine.batch_size, request.shard, done, progress)
         inputs = (_input(rollout, top, keeps_top=reading.top > 0) for rollout in left)
         wanted = Wanted(meaning=reading.meaning, statistics=reading.statistics, top=reading.top)
         same = SameModel(engine, run.reading_info(request.name).canary, of_versions=False)
@@ -143,13 +144,13 @@ def _start(engine: Engine, run: Run, request: ScoreRequest, reading: ReadingRequ
     )
 
 
-def _in_order(run: Run, reading: ReadingRequest, size: int) -> Iterator[Rollout]:
-    """The longest first within a window of batches, as a batch is padded to its longest; or shuffled."""
+def _in_order(run: Run, reading: ReadingRequest, window: int) -> Iterator[Rollout]:
+    """The longest first within a window of rollouts, as a batch is padded to its longest; or shuffled."""
     if reading.shuffle is not None:
         yield from sorted(run.rollouts(), key=lambda rollout: reading.place_of(rollout.rollout_id))
         return
-    for window in chunks(run.rollouts(), WINDOW * size):
-        yield from sorted(window, key=lambda rollout: -len(rollout.token_ids))
+    for near in chunks(run.rollouts(), window):
+        yield from sorted(near, key=lambda rollout: -len(rollout.token_ids))
 
 
 def _left(
