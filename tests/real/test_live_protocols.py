@@ -82,6 +82,7 @@ def test_a_plain_vllm_and_a_plain_llamacpp_differ_in_nothing_that_matters(vllm_u
     assert found["b"]["sources"]["temperature"].startswith("said by ")
 
 
+@pytest.mark.full
 def test_exactly_the_planted_differences_of_two_servers_are_named(start_vllm, planted_folder, tmp_path):
     config = f"--generation-config={planted_folder}"
     other = {**OFF, "temp": 0.9, "top_p": 0.9}

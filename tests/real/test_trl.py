@@ -107,6 +107,7 @@ def own_server(start_vllm, smollm2_folder, tmp_path):
 
 
 @pytest.mark.real
+@pytest.mark.full
 def test_a_masked_rollout_moves_no_weight_of_a_real_trainer(smollm2_folder, tmp_path):
     done = in_a_process("grpo_masking.py", smollm2_folder, tmp_path, within=300)
     assert done.returncode == 0, done.stderr[-3000:]
