@@ -9,6 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
+import numpy as np
 import pytest
 from scripted import Answer
 
@@ -247,10 +248,13 @@ def test_nan_and_infinity_come_through_to_be_judged_later(scripted, connect):
     assert found[1:] == [-math.inf, math.inf, math.inf]
 
 
-def test_nan_is_never_sent(scripted, connect):
+@pytest.mark.parametrize(
+    "value", [math.nan, -math.inf, np.float64("nan"), [1.0, math.nan], (math.nan,), {"a": [math.inf]}]
+)
+def test_nan_is_never_sent(scripted, connect, value):
     server = scripted(lambda *_: Answer())
     with pytest.raises(ValueError, match="JSON"):
-        connect(server).post("/x", {"temperature": math.nan})
+        connect(server).post("/x", {"temperature": value})
     assert server.requests == []
 
 

@@ -22,6 +22,7 @@ from onepolicy.workflow.calibrate import CalibrateRequest, calibrate
 from onepolicy.workflow.judge import stored_judgement
 from onepolicy.workflow.legs import LegsRequest, legs
 from onepolicy.workflow.legs_table import LEGS, NAMES, Choice, plan_legs
+from onepolicy.workflow.same_model import canary_ids
 
 PLAIN = "fake:m?batch_size=4"
 
@@ -138,6 +139,20 @@ def test_a_server_that_sampled_the_run_is_known_again_by_the_same_ids(tmp_path):
     sampled, plain = (run.reading_info(name).canary for name in ("rollout", "legs-plain"))
     assert sampled.token_ids == plain.token_ids
     assert sampled.mean_abs_d(plain.model_copy(update={"token_ids": (1, *plain.token_ids)})) == float("inf")
+
+
+def test_a_canary_that_holds_nothing_is_not_taken_over(tmp_path):
+    with standing_in(Vllm()) as server:
+        spec = parse_spec(f"vllm:{server.url}?retries=0")
+        legs(LegsRequest(engine=spec, suite="quick", budget=200, only=("sampled",)), path=tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    for name in run.reading_names():
+        file = tmp_path / "run" / "readings" / name / "reading.json"
+        info = run.reading_info(name)
+        empty = info.canary.model_copy(update={"token_ids": (1,), "logprobs": {}})
+        file.write_text(info.model_copy(update={"canary": empty}).model_dump_json())
+    first = next(rollout.token_ids for rollout in run.rollouts())
+    assert canary_ids(run).tolist() == first.tolist()
 
 
 # -- what is read -----------------------------------------------------------------------------------------------

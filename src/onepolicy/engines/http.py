@@ -442,7 +442,7 @@ def _check_finite(value: object) -> None:
         case dict():
             for each in value.values():
                 _check_finite(each)
-        case list():
+        case list() | tuple():
             for each in value:
                 _check_finite(each)
         case float() if not math.isfinite(value):

@@ -25,7 +25,7 @@ class Canary(Strict):
 
     def mean_abs_d(self, other: Canary) -> float:
         """Mean |d| over what both hold; infinite if less than half, or of other ids. 0 if this one holds nothing."""
-        if self.token_ids != other.token_ids:
+        if self.logprobs and self.token_ids != other.token_ids:
             return math.inf
         shared = self.logprobs.keys() & other.logprobs.keys()
         if 2 * len(shared) < len(self.logprobs):

@@ -21,7 +21,8 @@ def canary_of(engine: Engine, token_ids: IntArray | None) -> Canary | None:
 def canary_ids(run: Run) -> IntArray | None:
     """Ids to ask for: those of a canary that the run has, so that all its readings can be held together."""
     for name in run.reading_names():
-        if (known := run.reading_info(name).canary) is not None:
+        known = run.reading_info(name).canary
+        if known is not None and known.logprobs:  # one that holds nothing would notice nothing
             return np.asarray(known.token_ids, dtype=np.int32)
     return next((rollout.token_ids for rollout in run.rollouts()), None)
 
