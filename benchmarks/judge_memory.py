@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,11 @@ from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.reading import Condition, EngineInfo, ReadingInfo, ReadingRequest, ReadingRow
 from onepolicy.records.rollout import Rollout, Span
 from onepolicy.records.run import Run
+from onepolicy.records.tokens import Float32
 from onepolicy.version import VERSION
 from onepolicy.workflow.judge import judge
 
+Statistics = Callable[[Float32], dict[str, Float32]]
 LENGTH, PROMPT, PER_PART = 1000, 100, 1000
 LIMIT_MB = 600.0
 
@@ -49,8 +52,11 @@ def _measure(path: Path, millions: int) -> float:
     return float(answer["peak_mb"])
 
 
-def write_run(path: Path, *, rollouts: int) -> Run:
-    """A run of this many rollouts of `LENGTH` tokens, with two readings that differ by noise."""
+def write_run(path: Path, *, rollouts: int, sigma: float = 0.005, statistics: Statistics | None = None) -> Run:
+    """A run of this many rollouts of `LENGTH` tokens, with two readings that differ by noise.
+
+    statistics: of a rollout's trainer logprobs [T]: name -> [T].
+    """
     protocol = SamplingProtocol(max_new_tokens=LENGTH - PROMPT)
     manifest = Manifest(
         tool_version=VERSION,
@@ -67,7 +73,7 @@ def write_run(path: Path, *, rollouts: int) -> Run:
         run.start_reading(_reading(name))
     rng = np.random.default_rng(0)
     for first in range(0, rollouts, PER_PART):
-        _write_part(run, rng, range(first, min(first + PER_PART, rollouts)))
+        _write_part(run, rng, range(first, min(first + PER_PART, rollouts)), sigma, statistics)
     run.complete()
     return run
 
@@ -83,7 +89,9 @@ def _reading(name: str) -> ReadingInfo:
     )
 
 
-def _write_part(run: Run, rng: np.random.Generator, numbers: range) -> None:
+def _write_part(
+    run: Run, rng: np.random.Generator, numbers: range, sigma: float, statistics: Statistics | None
+) -> None:
     sampled = np.arange(LENGTH) >= PROMPT
     states = np.where(sampled, 0, 1).astype(np.uint8)
     rollouts: list[Rollout] = []
@@ -101,10 +109,19 @@ def _write_part(run: Run, rng: np.random.Generator, numbers: range) -> None:
             tags={"language": "en"},
         )
         p = np.where(sampled, -0.1 - rng.exponential(1.0, LENGTH), np.nan).astype(np.float32)
-        q = p + np.float32(0.005) * rng.standard_normal(LENGTH, dtype=np.float32) - np.float32(0.005**2 / 2)
+        q = p + np.float32(sigma) * rng.standard_normal(LENGTH, dtype=np.float32) - np.float32(sigma**2 / 2)
         rollouts.append(rollout)
-        for out, values in ((rows, p), (scored, q)):
-            out.append(ReadingRow(rollout_id=rollout.rollout_id, digest=rollout.digest, logprobs=values, states=states))
+        kept = {} if statistics is None else statistics(q)
+        for out, values, more in ((rows, p, {}), (scored, q, kept)):
+            out.append(
+                ReadingRow(
+                    rollout_id=rollout.rollout_id,
+                    digest=rollout.digest,
+                    logprobs=values,
+                    states=states,
+                    statistics=more,
+                )
+            )
     run.write_reading("rollout", rows)
     run.write_reading("trainer", scored)
     run.write_rollouts(rollouts, [Span(rollout_id=r.rollout_id, start=PROMPT, end=LENGTH) for r in rollouts])

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md and docs/cli.md from the code. `make docs` runs it; a test checks that they are up to date."""
+"""Writes the pages in `PAGES` from the code. `make docs` runs it; a test checks that they are up to date."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any
 import click
 
 from onepolicy.cli.app import app
+from onepolicy.diagnosis.symptoms import symptoms
 from onepolicy.engines.obeyed import ALWAYS
 from onepolicy.integrations import ENGINES, FORMATS, format_named, options_of
 from onepolicy.numerics.native import reconcile_page
 from onepolicy.numerics.table import REDUCTIONS
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.verdict import Judgement
+from onepolicy.report.symptoms import symptoms_page
 
 HERE = Path(__file__).parent
 SETTINGS: dict[str, Any] = {"terminal_width": 80, "max_content_width": 80, "help_option_names": ["-h", "--help"]}
@@ -214,6 +216,7 @@ PAGES = {
     "engines.md": engines_page,
     "dumps.md": dumps_page,
     "reconcile.md": reconcile_page,
+    "symptoms.md": lambda: symptoms_page(symptoms()),
     "judgement.schema.json": schema_page,
 }
 

@@ -18,7 +18,7 @@ from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.rollout import Rollout
 from onepolicy.records.verdict import Judgement, Status
 from onepolicy.tokens.round_trip import Sample, sample_of
-from onepolicy.workflow.check import CheckRequest
+from onepolicy.workflow.check import CheckRequest, Why
 from onepolicy.workflow.check import check as _check
 from onepolicy.workflow.compare import (
     ColumnLabels,
@@ -49,6 +49,8 @@ def check(  # noqa: PLR0913 - the public function of the main job
     statistics: bool = False,
     resume: bool = False,
     extend: bool = False,
+    why: bool = True,
+    weights: Mapping[str, Spec] | None = None,
 ) -> Judgement:
     """Sample a suite with one engine, score it with the other, and judge.
 
@@ -57,6 +59,8 @@ def check(  # noqa: PLR0913 - the public function of the main job
     also: more trainer sides, for example in the rollout side's precision. budget: completion tokens at most.
     top: most likely tokens to keep at each position. keep_text: False for confidential rollouts.
     extend: add to the complete run at `run` what it lacks of the suite and budget.
+    why: if it fails, look for the cause, some minutes at most; `Run.open(Path(judgement.run)).diagnosis("default")` has
+    it. The judgement is the same without. weights: name -> spec of other weights that the rollout side may have.
     The run stays at `run` (a new folder under `runs/` if None). Raises: OnePolicyError if it could not run.
     """
     request = CheckRequest(
@@ -72,7 +76,9 @@ def check(  # noqa: PLR0913 - the public function of the main job
         statistics=statistics,
         extend=extend,
     )
-    return _check(request, path=None if run is None else Path(run), resume=resume)
+    others = {name: parse_spec(spec) for name, spec in (weights or {}).items()}
+    path = None if run is None else Path(run)
+    return _check(request, path=path, resume=resume, why=Why(weights=others) if why else None)
 
 
 def compare(  # noqa: PLR0913 - what two arrays cannot say by themselves

@@ -3,6 +3,7 @@
     OnePolicyError                exit status 2, shown without a traceback
     ├── UsageError                the command, a spec string or a configuration is not what can be run
     ├── EngineError               an engine could not be started, or did not answer what it was asked
+    │   ├── InapplicableError     a model has nothing of what a spec changes
     │   └── MissingExtraError     its package is not installed; the message says what to install
     ├── TokenizerError            the files of a tokenizer are absent, damaged or of a kind that is not read
     ├── TemplateError             a chat template is no Jinja, refuses a conversation, or does not end
@@ -35,6 +36,10 @@ class UsageError(OnePolicyError):
 
 class EngineError(OnePolicyError):
     """An engine could not start or did not answer what it was asked."""
+
+
+class InapplicableError(EngineError):
+    """A model cannot be changed as it was asked to: it has nothing of the kind, or is so already."""
 
 
 class MissingExtraError(EngineError):

@@ -58,6 +58,8 @@ def recorded(url, tmp_path_factory) -> Path:
         "check", "--rollout", url, "--trainer", FLOAT32, "--budget", 1536, "--run", "run", cwd=folder
     )
     assert status == 1, judgement["sentence"]
+    # Judging again, as tests do, takes it away.
+    (folder / "run" / "judgements" / "default" / "findings.json").rename(folder / "why.json")
     return folder
 
 
@@ -70,6 +72,14 @@ def test_its_rollouts_differ_from_the_de_quantised_trainer_as_far_as_is_known_an
     reading = json.loads((recorded / "run" / "readings" / "rollout" / "reading.json").read_text())
     assert reading["engine"]["device"] == "server"
     assert reading["condition"]["path"] == "decode"
+
+
+def test_the_cause_is_precision_with_positive_evidence(recorded):
+    found = json.loads((recorded / "why.json").read_text())
+    assert found["sentence"].startswith("Cause: precision: Q4_1 on the rollout side, float32 on the trainer")
+    (cause,) = [one for one in found["findings"] if one["outcome"] == "cause"]
+    assert 0.67 < cause["residual"] < 1.5
+    assert "the mean importance ratio is" in cause["seen"]
 
 
 @pytest.mark.full
@@ -93,9 +103,10 @@ def test_several_at_a_time_it_differs_from_itself_less_than_from_the_trainer(rec
     assert info["condition"] == {"path": "decode", "batch_size": 4, "padding_side": None}
 
 
+@pytest.mark.full
 def test_it_scores_rollouts_of_transformers(url, tmp_path):
     status, judgement = judged(
-        "check", "--rollout", FLOAT32, "--trainer", url, "--budget", 768, "--run", "run", cwd=tmp_path
+        "check", "--rollout", FLOAT32, "--trainer", url, "--budget", 768, "--no-why", "--run", "run", cwd=tmp_path
     )
     assert status == 1, judgement["sentence"]
     assert 0.03 < judgement["metrics"]["mean_abs_d"] < 0.12

@@ -52,8 +52,10 @@ def test_a_model_agrees_with_itself_alone_and_in_left_padded_batches(tmp_path: P
     assert judgement(done)["metrics"]["max_abs_d"] < 1e-4
 
 
+@pytest.mark.full
 def test_four_bit_rollouts_of_llama_cpp_fail_against_the_de_quantised_trainer(tmp_path: Path) -> None:
-    done = run("check", "--rollout", "llamacpp:smollm2", "--trainer", FLOAT32, "--run", "run", "--json", cwd=tmp_path)
+    sides = ("--rollout", "llamacpp:smollm2", "--trainer", FLOAT32)
+    done = run("check", *sides, "--no-why", "--run", "run", "--json", cwd=tmp_path)
     judged = judgement(done)
     assert done.returncode == 1, judged["sentence"]
     assert 0.03 < judged["metrics"]["mean_abs_d"] < 0.12
@@ -67,7 +69,7 @@ def test_the_trainer_in_the_rollouts_precision_tells_whether_precision_accounts_
     bfloat16 = "transformers:smollm2?dtype=bfloat16"
     done = run(
         "check", "--rollout", bfloat16, "--trainer", FLOAT32, "--also", bfloat16, "--run", "run", "--json",
-        "--budget", "1536", cwd=tmp_path,
+        "--budget", "1536", "--no-why", cwd=tmp_path,
     )  # fmt: skip
     judged = judgement(done)
     assert done.returncode == 1
@@ -86,7 +88,8 @@ def test_a_fixed_suite_is_judged_on_its_tokens(tmp_path: Path) -> None:
     assert verdict(judged, "mean_kl")["kind"] == "on these tokens"
 
 
-@pytest.mark.parametrize("stage", ["record", pytest.param("score", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("stage", ["record", "score"])
 def test_a_killed_greedy_run_goes_on_and_ends_like_an_unbroken_one(tmp_path: Path, stage: str) -> None:
     engine = f"{FLOAT32}&batch_size=2"
     record = ["record", "--engine", engine, "--temperature", "0", "--max-new-tokens", "8", "--budget", "128"]

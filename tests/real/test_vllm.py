@@ -43,6 +43,8 @@ def checked(url: str, folder: Path, *options: object) -> Path:
     command = ["check", "--rollout", f"vllm:{url}", "--trainer", FLOAT32, "--also", BFLOAT16, "--suite", "standard"]
     status, judgement = judged(*command, "--max-new-tokens", 24, "--run", "run", *options, cwd=folder)
     assert status == 1, judgement["sentence"]
+    # Judging again, as tests do, takes it away.
+    (folder / "run" / "judgements" / "default" / "findings.json").rename(folder / "why.json")
     return folder
 
 
@@ -70,6 +72,14 @@ def agrees_as_bfloat16_does(folder: Path, *, prompts: int) -> None:
 
 def test_bfloat16_rollouts_fail_under_strict_and_pass_under_bf16(recorded):
     agrees_as_bfloat16_does(recorded, prompts=40)
+
+
+def test_the_cause_is_precision_with_positive_evidence(recorded):
+    found = json.loads((recorded / "why.json").read_text())
+    assert found["sentence"].startswith("Cause: precision: bfloat16 on the rollout side, float32 on the trainer")
+    (cause,) = [one for one in found["findings"] if one["outcome"] == "cause"]
+    assert 0.67 < cause["residual"] < 1.5
+    assert "the trainer read again in bfloat16 moves by" in cause["seen"]
 
 
 @pytest.mark.full

@@ -16,7 +16,7 @@ from onepolicy.records.run import Run
 from onepolicy.workflow.judge import JudgeRequest, judge
 
 SECRET = "the launch code is swordfish"
-FILES = {"verdicts.json", "tables.json", "limits.json", "report.html", "junit.xml"}
+FILES = {"verdicts.json", "tables.json", "limits.json", "report.html", "junit.xml", "findings.json"}
 
 
 @pytest.fixture

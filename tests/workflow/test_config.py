@@ -188,7 +188,7 @@ def test_the_floor_of_limits_written_in_a_file_is_looked_for_beside_the_file(her
 
 
 def test_every_option_that_takes_a_text_is_known_to_be_a_path_or_not():
-    no_paths = {"dtype", "device", "key_env", "model"}
+    no_paths = {"dtype", "device", "key_env", "model", "config", "replaced"}
     texts = {
         name
         for engine in ENGINES

@@ -23,6 +23,10 @@ COMMANDS = {
     "compare": ("onepolicy.cli.recorded:compare", "Compare the two sides in recorded files and decide."),
     "import": ("onepolicy.cli.recorded:import_", "Read recorded files into a run."),
     "timeline": ("onepolicy.cli.timeline:timeline", "Show the mismatch over the steps of a training, with its jumps."),
+    "diagnose": ("onepolicy.cli.diagnose:diagnose", "Why do the two sides of a run differ?"),
+    "impact": ("onepolicy.cli.impact:impact", "What does a run's mismatch do to PPO or GRPO training on it?"),
+    "symptoms": ("onepolicy.cli.symptoms:symptoms", "What you see, what it usually is, what to run."),
+    "selftest": ("onepolicy.cli.selftest:selftest", "Does the diagnosis find what is wrong? Plants known faults."),
     "calibrate": ("onepolicy.cli.calibrate:calibrate", "Measure how far an engine differs from itself."),
     "legs": ("onepolicy.cli.legs:legs", "Hold an engine against itself, leg by leg; name the first that breaks."),
     "parallel": (

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from onepolicy.cli.app import EXIT_STATUS_HELP
+from onepolicy.cli.diagnose import weights_from, weights_option
 from onepolicy.cli.green import say_way_back
 from onepolicy.cli.options import (
     extend_option,
@@ -25,7 +26,7 @@ from onepolicy.cli.options import (
 from onepolicy.cli.show import finish, progress_bar
 from onepolicy.cli.show_legs import finish_with_legs
 from onepolicy.records.protocol import COMMON_FIELDS
-from onepolicy.workflow.check import CheckRequest
+from onepolicy.workflow.check import CheckRequest, Why
 from onepolicy.workflow.check import check as run_check
 from onepolicy.workflow.config import Config, check_request, load_config, overlaid
 from onepolicy.workflow.legs_pair import PairRequest
@@ -55,6 +56,8 @@ from onepolicy.workflow.protocol import whole_protocol
 @click.option(
     "--legs", "climb", is_flag=True, help="Then hold each side against itself, and name the first leg that breaks."
 )
+@click.option("--no-why", is_flag=True, help="Do not look for the cause if the check fails.")
+@weights_option
 @sampling_options
 @recording_options
 @limit_options
@@ -72,19 +75,29 @@ def check(config: Path | None, path: Path | None, resume: bool, climb: bool, as_
       llamacpp:smollm2          (a packaged model)
       callable:my_pkg.scoring:score
 
+    If it fails, the cause is looked for, as `onepolicy diagnose` does: some
+    minutes at most, in which the engines read a few rollouts again. That
+    changes neither the verdict nor the exit status; --no-why leaves it out.
+
     With --legs it passes only if the legs of both sides hold too.
     """
-    limits, extend = limit_changes(options), options.pop("extend")
+    limits, extend, why = limit_changes(options), options.pop("extend"), _why(options)
     asked = overlaid(Config() if config is None else load_config(config), _given(options))
     request = replace(check_request(asked, limits=limits), extend=extend)
     with progress_bar() as bar:
-        judgement = run_check(request, path=path, resume=resume, progress=bar)
+        judgement = run_check(request, path=path, resume=resume, why=why, progress=bar)
     if climb:
         status = finish_with_legs(judgement, _pair(asked, request), as_json=as_json)
     else:
         status = finish(judgement, as_json=as_json)
     say_way_back(judgement.status, Path(judgement.run))
     return status
+
+
+def _why(options: dict[str, Any]) -> Why | None:
+    """What to find the cause with, taken out of the options; None if nobody wants to know."""
+    weights = weights_from(options.pop("weights"))
+    return None if options.pop("no_why") else Why(weights=weights)
 
 
 def _pair(asked: Config, request: CheckRequest) -> PairRequest:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
+from onepolicy.records.run import Run
 from onepolicy.records.verdict import Judgement
 from onepolicy.report.console import show
+from onepolicy.visible import visible
+from onepolicy.workflow.judge import JudgeRequest
 
 
 class Bar:
@@ -45,10 +50,34 @@ def progress_bar() -> Iterator[Bar]:
         yield Bar(progress)
 
 
-def finish(judgement: Judgement, *, as_json: bool) -> int:
-    """Show a judgement on stdout; returns the exit status that follows from it."""
+def finish(judgement: Judgement, *, as_json: bool, path: Path | None = None, name: str = JudgeRequest().name) -> int:
+    """Show a judgement on stdout, and why it came out so if its run keeps that; returns its exit status.
+
+    path: of the run, if it is no longer where it was judged. name: of the judgement inside the run.
+    """
     if as_json:
         click.echo(judgement.model_dump_json(indent=2))
     else:
-        show(judgement, Console())
+        _show(judgement, _answer(judgement, path or Path(judgement.run), name))
     return judgement.exit_status
+
+
+def _answer(judgement: Judgement, path: Path, name: str) -> str:
+    """The sentence of the diagnosis that is kept beside a judgement; empty if there is none, or no run."""
+    if not judgement.run or not (path / "manifest.json").exists():
+        return ""
+    found = Run.open(path).diagnosis(name)
+    return "" if found is None else visible(found.sentence)
+
+
+def _show(judgement: Judgement, answer: str) -> None:
+    console = Console()
+    if not answer:
+        show(judgement, console)
+        return
+    with console.capture() as judged:
+        show(judgement, console)
+    with console.capture() as found:
+        console.print(Text(answer))
+    verdict, rest = judged.get().split("\n\n", 1)  # the verdict is all that stands above the first empty line
+    click.echo(f"{verdict}\n{found.get()}\n{rest}", nl=False)

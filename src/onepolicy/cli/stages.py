@@ -91,7 +91,7 @@ def judge(run: Path, rollout: str, trainer: str, name: str, as_json: bool, **opt
     request = JudgeRequest(rollout=rollout, trainer=trainer, name=name, limits=limits_from(options))
     with progress_bar() as bar:
         judgement = run_judge(run, request, progress=bar)
-    return finish(judgement, as_json=as_json)
+    return finish(judgement, as_json=as_json, path=run, name=name)
 
 
 @click.command(epilog=EXIT_STATUS_HELP)
@@ -107,4 +107,4 @@ def report(run: Path, name: str, html_file: Path | None, junit_file: Path | None
     judgement = stored_judgement(run, name)
     if junit_file is not None:
         write_text_atomically(junit_file, junit(judgement))
-    return finish(judgement, as_json=as_json)
+    return finish(judgement, as_json=as_json, path=run, name=name)

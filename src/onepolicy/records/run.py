@@ -20,6 +20,7 @@ from onepolicy.records.files import (
     write_bytes_atomically,
     write_text_atomically,
 )
+from onepolicy.records.finding import Diagnosis
 from onepolicy.records.looks import Looks, Seen
 from onepolicy.records.manifest import FORMAT_VERSION, Imported, Manifest
 from onepolicy.records.parquet import (
@@ -140,6 +141,10 @@ class Run:
     def trajectory_ids(self) -> list[str]:
         """The trajectory of each rollout, in the same order."""
         return self._column("rollouts", ROLLOUT_SCHEMA, "trajectory_id")
+
+    def prompt_ids(self) -> list[str]:
+        """The prompt of each rollout."""
+        return self._column("rollouts", ROLLOUT_SCHEMA, "prompt_id")
 
     def rollouts(self) -> Iterator[Rollout]:
         """The rollouts, one row group in memory at a time."""
@@ -290,6 +295,20 @@ class Run:
         if not path.exists():
             raise RunError(f"{self.path}: there is no judgement {name!r}. Make one with: onepolicy judge {self.path}")
         return read_json(path, Judgement)
+
+    def judgement_names(self) -> list[str]:
+        """Names of the judgements that the run keeps."""
+        return sorted(path.parent.name for path in (self.path / "judgements").glob("*/verdicts.json"))
+
+    def write_diagnosis(self, name: str, diagnosis: Diagnosis) -> None:
+        """Keep why the two sides of a judgement differ, beside it."""
+        path = self.path / "judgements" / _checked_name(name) / "findings.json"
+        write_text_atomically(self._inside(path), diagnosis.model_dump_json(indent=2) + "\n")
+
+    def diagnosis(self, name: str) -> Diagnosis | None:
+        """What `write_diagnosis` kept beside a judgement; None if there is nothing. Raises: RunError if damaged."""
+        path = self.path / "judgements" / _checked_name(name) / "findings.json"
+        return read_json(path, Diagnosis) if path.exists() else None
 
     @contextmanager
     def writing(self, what: str, *, shard: str = "1/1") -> Iterator[None]:

@@ -12,11 +12,13 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from onepolicy.records.finding import Diagnosis
 from onepolicy.records.reading import ReadingInfo
 from onepolicy.records.tables import BucketTable, Points, ReportData, ShownRollout
 from onepolicy.records.token_breaks import ShownBreak
 from onepolicy.records.verdict import Judgement, Status, Verdict
 from onepolicy.report.charts import by_bucket, histogram, scatter
+from onepolicy.report.diagnosis import why_section
 from onepolicy.report.round_trip import SIDES, WAYS, bytes_of, spelled
 from onepolicy.visible import visible
 
@@ -75,8 +77,8 @@ class Chart:
     rows: tuple[tuple[str, ...], ...]
 
 
-def html(judgement: Judgement, data: ReportData) -> str:
-    """The report. Its first screen holds the verdict; everything else follows in the order of likely questions."""
+def html(judgement: Judgement, data: ReportData, diagnosis: Diagnosis | None = None) -> str:
+    """The report. Its first screen holds the verdict and why; everything else follows in the order of questions."""
     return _template().render(
         judgement=judgement,
         data=data,
@@ -85,6 +87,7 @@ def html(judgement: Judgement, data: ReportData) -> str:
         sentence=visible(judgement.sentence).partition(": ")[2],
         title=f"{judgement.status.value}: {PurePath(judgement.run).name}",
         subject=subject(judgement, data),
+        cause="" if diagnosis is None else why_section(diagnosis),
         why=why_it_matters(judgement, data),
         next_steps=next_steps(judgement),
         charts=charts(data),

@@ -33,6 +33,11 @@ class Reader:
         self.pieces = Pieces(self.tokenizer)
         self.boundaries = boundaries_of(self.tokenizer)
 
+    @property
+    def vocabulary(self) -> int:
+        """How many ids there are, holes included."""
+        return max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text."""
         return self.encode_all([text])[0]

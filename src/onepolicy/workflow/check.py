@@ -1,8 +1,9 @@
-"""The main job: record, score, judge."""
+"""The main job: record, score, judge, and say why if it fails."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from onepolicy.errors import EngineError, UsageError
 from onepolicy.integrations import check_spec, open_engine, open_sampler
 from onepolicy.judgement.limits import Limits
 from onepolicy.numerics.checks.metric_limits import refuse_unknown_metrics
+from onepolicy.records.floor import Floor
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.run import Run
-from onepolicy.records.verdict import Judgement
+from onepolicy.records.verdict import Judgement, Status
 from onepolicy.suites import load_suite
 from onepolicy.workflow.judge import JudgeRequest, judge
 from onepolicy.workflow.progress import Progress, Silent
@@ -42,11 +44,25 @@ class CheckRequest:
     """add to the complete run that is there what it lacks of this suite and budget: another look"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """What to find the cause of a fail with."""
+
+    weights: Mapping[str, EngineSpec] = field(default_factory=dict)
+    """other weights that the rollout side may have, `step 0` -> spec; older ones first"""
+
+
 def check(
-    request: CheckRequest, *, path: Path | None = None, resume: bool = False, progress: Progress | None = None
+    request: CheckRequest,
+    *,
+    path: Path | None = None,
+    resume: bool = False,
+    why: Why | None = None,
+    progress: Progress | None = None,
 ) -> Judgement:
     """Sample with one engine, score with the other, decide. The run stays at `path`.
 
+    why: look for the cause if it fails, and keep it beside the judgement, which it never changes. None: do not.
     Raises: EngineError, RunError, UsageError; what was finished before stays and `resume` goes on from there.
     """
     shown = progress or Silent()
@@ -67,7 +83,16 @@ def check(
     _score(run, request.trainer, TRAINER, request, resume=resume, progress=shown)
     for spec in request.also:
         _score(run, spec, also_name(spec), request, resume=resume, progress=shown)
-    return judge(path, JudgeRequest(limits=request.limits), progress=shown)
+    judgement = judge(path, JudgeRequest(limits=request.limits), progress=shown)
+    if why is not None and judgement.status is Status.FAIL:
+        _find_cause(path, judgement, why, floor=request.limits.floor, progress=shown)
+    return judgement
+
+
+def _find_cause(path: Path, judgement: Judgement, asked: Why, *, floor: Floor | None, progress: Progress) -> None:
+    from onepolicy.workflow.why import why  # noqa: PLC0415 - scipy's optimizers, which a check that passes needs not
+
+    why(path, judgement, weights=asked.weights, floor=floor, progress=progress)
 
 
 def new_run_path(suite: str) -> Path:

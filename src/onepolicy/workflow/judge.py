@@ -20,6 +20,7 @@ from onepolicy.numerics.checks.metric_limits import metric_limits
 from onepolicy.numerics.checks.one_weight_version import one_weight_version
 from onepolicy.numerics.checks.two_columns import two_columns
 from onepolicy.numerics.measurement import Measurement
+from onepolicy.records.files import disk_errors
 from onepolicy.records.reading import ReadingInfo
 from onepolicy.records.run import Run
 from onepolicy.records.verdict import Judgement, Status, Verdict
@@ -59,6 +60,7 @@ class JudgeRequest:
 def judge(path: Path, request: JudgeRequest | None = None, *, progress: Progress | None = None) -> Judgement:
     """Compare two readings of a run, keep the judgement in the run, and return it.
 
+    What an earlier judgement of this name kept as its diagnosis goes: it may be of other data.
     Raises: RunError if a reading is absent or damaged; ForeignReadingError if one scored other ids than the run's.
     """
     request = request or JudgeRequest()
@@ -69,6 +71,7 @@ def judge(path: Path, request: JudgeRequest | None = None, *, progress: Progress
     data = data.model_copy(update={"token_breaks": kept_breaks(tokens)})
     pages = {"report.html": html(judgement, data), "junit.xml": junit(judgement)}
     run.write_report(request.name, data, {**pages, LIMITS: request.limits.model_dump_json(indent=2) + "\n"})
+    _drop_diagnosis(run, request.name)
     run.write_judgement(request.name, judgement)
     return judgement
 
@@ -97,12 +100,19 @@ def stored_judgement(path: Path, name: str) -> Judgement:
 
 def stored_html(path: Path, name: str) -> str:
     """The report of a judgement that a run keeps, drawn anew. Raises: RunError as `stored_judgement` does."""
-    return html(stored_judgement(path, name), Run.open(path).report_data(name))
+    run, judgement = Run.open(path), stored_judgement(path, name)
+    return html(judgement, run.report_data(name), run.diagnosis(name))
 
 
 def judge_readings(run: Run, request: JudgeRequest, *, progress: Progress) -> Judgement:
     """The judgement, without keeping it. Raises: UsageError if a reading is to be compared with itself."""
     return _judged(run, request, progress)[0]
+
+
+def _drop_diagnosis(run: Run, name: str) -> None:
+    path = run.path / "judgements" / name / "findings.json"
+    with disk_errors(path):
+        path.unlink(missing_ok=True)
 
 
 def _judged(run: Run, request: JudgeRequest, progress: Progress) -> tuple[Judgement, Measurement, TokenMeasurement]:

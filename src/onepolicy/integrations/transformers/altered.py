@@ -55,7 +55,7 @@ class AlteredModel:
         self.forward = model.forward  # its signature says which inputs the model takes
         self._model = model
         self._how = how
-        self._head = _float32_head(model) if how.head else _plain_head(model)
+        self._head = _other_head(model, how.head) if how.head else _plain_head(model)
         self._call: _Call | None = None
         uses_hidden_states(self)  # asked now, while calls are plain, so that it is what the plain model says
 
@@ -88,7 +88,7 @@ class AlteredModel:
     # -- what compute_logprobs calls ----------------------------------------------------------------------------
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The LM head, in float32 if that is asked for."""
+        """The LM head, in another precision if that is asked for."""
         return self._head
 
     def get_decoder(self) -> Callable[..., Any]:
@@ -99,13 +99,13 @@ class AlteredModel:
         """The logits of all columns. Shape: [B, T] -> [B, T, V]."""
         del logits_to_keep  # calls over some columns each are put together to all of them
         if self._how.head:
-            assert self._head is not None, "one in float32 was made"
+            assert self._head is not None, "one of another precision was made"
             return SimpleNamespace(logits=self._head(self._decode(**inputs).last_hidden_state))
         return SimpleNamespace(logits=self._called(self._model, inputs, "logits"))
 
     def _decode(self, **inputs: Any) -> Any:
         hidden = self._called(self._model.get_decoder(), inputs, "last_hidden_state")
-        return SimpleNamespace(last_hidden_state=hidden.float() if self._how.head else hidden)
+        return SimpleNamespace(last_hidden_state=hidden.to(self._head.weight.dtype) if self._head else hidden)
 
     def _called(self, module: nn.Module, inputs: dict[str, Any], output: str) -> Tensor:
         given = {name: value for name, value in inputs.items() if name != "use_cache"}
@@ -127,7 +127,7 @@ class AlteredModel:
     def _parts(self, module: nn.Module, given: Inputs, output: str) -> Iterator[Tensor]:
         """The output of each call; a call sees what those before it left in the cache."""
         assert self._call is not None
-        cache, name = DynamicCache(config=self._model.config), _cache_name(module)
+        cache, name = DynamicCache(config=self._model.config), cache_name(module)
         for start, end in pairwise(self._call.columns):
             part = {key: value[:, (0 if key == "attention_mask" else start) : end] for key, value in given.items()}
             yield getattr(module(**part, use_cache=True, **{name: cache}), output)
@@ -159,17 +159,21 @@ def _plain_head(model: Any) -> nn.Linear | None:
     return model.get_output_embeddings() if uses_hidden_states(model) else None
 
 
-def _float32_head(model: Any) -> nn.Linear:
+def _other_head(model: Any, dtype: str) -> nn.Linear:
     """A copy: the head may be one with the embedding, which stays as it is."""
     if not uses_hidden_states(model):
         raise EngineError(
-            f"head=float32: the logits of {type(model).__name__} are not its last hidden states times one matrix, so "
-            "there is no head to multiply in float32. Leave the option out."
+            f"head={dtype}: the logits of {type(model).__name__} are not its last hidden states times one matrix, so "
+            f"there is no head to multiply in {dtype}. Leave the option out."
         )
     plain = model.get_output_embeddings()
     with torch.no_grad():
         head = nn.Linear(
-            plain.in_features, plain.out_features, bias=plain.bias is not None, device=plain.weight.device
+            plain.in_features,
+            plain.out_features,
+            bias=plain.bias is not None,
+            device=plain.weight.device,
+            dtype=getattr(torch, dtype),
         ).requires_grad_(False)
         head.weight.copy_(plain.weight)
         if plain.bias is not None:
@@ -177,6 +181,6 @@ def _float32_head(model: Any) -> nn.Linear:
     return head
 
 
-def _cache_name(module: nn.Module) -> str:
+def cache_name(module: nn.Module) -> str:
     """How the forward of this version of Transformers calls its KV cache."""
     return "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"

@@ -39,8 +39,8 @@ class Circumstances(EngineOptions):
     """put the sequences of a batch into one row, kept apart by position ids that start again, as trainers do"""
     mode: Literal["train"] | None = None
     """score in train mode, so with dropout if the model has any"""
-    head: Literal["float32"] | None = None
-    """multiply the LM head in float32, whatever the dtype of the model"""
+    head: Literal["float32", "bfloat16"] | None = None
+    """multiply the LM head in this precision, whatever the dtype of the model"""
 
     @model_validator(mode="after")
     def _one_layout(self) -> Circumstances:

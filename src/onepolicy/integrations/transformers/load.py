@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from onepolicy.errors import EngineError, MissingExtraError
+from onepolicy.integrations.transformers.changed import changed_config, cut_vocabulary, merged_adapter, replace_weights
 from onepolicy.integrations.transformers.options import TransformersOptions
 from onepolicy.integrations.transformers.quiet import quiet_transformers
 from onepolicy.integrations.transformers.tokenizer import TextTokenizer
@@ -53,7 +54,9 @@ def load(folder: Path, options: TransformersOptions) -> Loaded:
     adapter = Path(options.adapter).expanduser() if options.adapter else None
     with quiet_transformers():
         model = _model(folder, options)
-        model = _with_adapter(model, adapter, folder) if adapter else model
+        model = _with_adapter(model, adapter, folder, merged=options.merged) if adapter else model
+        if options.config:
+            cut_vocabulary(model, options.config)  # last: an adapter has all rows
         model = _on(device, model, folder)
         tokenizer = _tokenizer(folder, options)
     stop_ids = _stop_ids(model, tokenizer)
@@ -63,12 +66,17 @@ def load(folder: Path, options: TransformersOptions) -> Loaded:
         model=model.eval(),
         tokenizer=tokenizer,
         folder=folder,
-        weights_hash=model_hash([folder, adapter] if adapter else [folder]),
+        weights_hash="" if _is_changed(options) else model_hash([folder, adapter] if adapter else [folder]),
         vocab_size=model.get_input_embeddings().num_embeddings,
         max_length=getattr(model.config.get_text_config(), "max_position_embeddings", None),
         stop_ids=stop_ids,
         pad_id=stop_ids[0] if stop_ids else 0,
     )
+
+
+def _is_changed(options: TransformersOptions) -> bool:
+    """Whether the model is another one than its files hold, so that their hash is not its own."""
+    return bool(options.merged or options.config or options.replaced)
 
 
 def _on(device: Any, model: Any, folder: Path) -> Any:
@@ -103,15 +111,18 @@ def _device(name: str) -> torch.device:
 
 def _model(folder: Path, options: TransformersOptions) -> Any:
     from_pretrained: Any = AutoModelForCausalLM.from_pretrained
+    trusts = options.trust_remote_code
+    changed = {"config": changed_config(folder, options.config, trust_remote_code=trusts)} if options.config else {}
     try:
         model, info = from_pretrained(
             folder,
             dtype=getattr(torch, options.dtype),
             attn_implementation=options.attn,
-            trust_remote_code=options.trust_remote_code,
+            trust_remote_code=trusts,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
             output_loading_info=True,
+            **changed,
         )
     except SafetensorError as error:
         raise EngineError(
@@ -120,6 +131,8 @@ def _model(folder: Path, options: TransformersOptions) -> Any:
     except (ValueError, OSError, RuntimeError) as error:
         raise EngineError(f"{folder}: Transformers cannot load this model: {error}") from error
     refuse_unusable(folder, info)
+    if options.replaced:
+        replace_weights(model, options.replaced)
     return model
 
 
@@ -133,8 +146,8 @@ def refuse_unusable(folder: Path, info: dict[str, Any]) -> None:
             )
 
 
-def _with_adapter(model: Any, adapter: Path, folder: Path) -> Any:
-    """The same model with the adapter's layers in place, not merged, in the model's dtype."""
+def _with_adapter(model: Any, adapter: Path, folder: Path, *, merged: str | None) -> Any:
+    """The same model with the adapter's layers in place, or added to its weights, in the model's dtype."""
     weights = adapter / "adapter_model.safetensors"
     for file in (adapter / "adapter_config.json", weights):
         if not file.is_file():
@@ -151,6 +164,8 @@ def _with_adapter(model: Any, adapter: Path, folder: Path) -> Any:
         raise EngineError(f"adapter={adapter} does not fit the model in {folder}: {error}") from error
     with safe_open(weights, framework="pt") as stored:
         _refuse_other_keys(adapter, in_file=set(stored.keys()), in_model=set(get_peft_model_state_dict(wrapped)))
+    if merged:
+        return merged_adapter(wrapped, getattr(torch, merged))
     base = wrapped.get_base_model()
     for name, parameter in base.named_parameters():
         if name not in before and parameter.is_floating_point():

@@ -23,6 +23,15 @@ class TransformersOptions(Circumstances):
     """of a padded batch when scoring; right if not given. Sampling always pads on the left"""
     adapter: str | None = None
     """folder of a PEFT adapter"""
+    merged: Literal["float32", "bfloat16", "float16"] | None = None
+    """add the adapter's weights to those of the model and round the sums to this, instead of keeping them beside"""
+    config: str | None = None
+    """constants of the model that are not those of its folder: `rope_theta=10000;sliding_window=+1`. `+1` and `-1`
+    count from what is there, `none` takes it away; rope_factor is what positions are divided by,
+    and vocab_size leaves the rows of the head from there on out"""
+    replaced: str | None = None
+    """`lm_head=FOLDER`: the weights whose names hold that word are those of another folder (an absolute path, as a
+    config file's folder is not put before it)"""
     attn: Literal["eager", "sdpa"] = "sdpa"
     """implementation of the attention"""
     logprobs: Literal["raw", "processed"] = "raw"
