@@ -150,3 +150,9 @@ def test_the_interval_is_wilsons():
     """Values of the table in R: binom::binom.wilson(95, 100)."""
     assert wilson(95, 100) == pytest.approx((0.8882, 0.9785), abs=1e-3)
     assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_a_self_test_that_would_plant_nothing_is_refused(monkeypatch):
+    monkeypatch.setattr(Bench, "can", lambda bench, fault: False)
+    with pytest.raises(UsageError, match="none of sentinels can be made of this model"):
+        selftest(SelfTestRequest(only=("sentinels",)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onepolicy.engines.spec import parse_spec
+from onepolicy.errors import UsageError
 from onepolicy.records.finding import Diagnosis, Outcome
 from onepolicy.records.protocol import SamplingProtocol
 from onepolicy.records.selftest import Control, Planted, SelfTest, Size
@@ -55,6 +56,9 @@ def selftest(request: SelfTestRequest | None = None, *, progress: Progress | Non
     with tempfile.TemporaryDirectory(prefix="onepolicy-selftest-") as folder:
         bench = Bench(Path(folder), request.model)
         faults = [fault for name, fault in FAULTS.items() if (not request.only or name in chosen) and bench.can(fault)]
+        if not faults and CONTROLS not in (request.only or (CONTROLS,)):
+            named = ", ".join(chosen)
+            raise UsageError(f"{request.model}: none of {named} can be made of this model; use --model tiny.")
         planted = tuple(_all_planted(bench, faults, shown))
         honest = list(controls(tiny=request.model == TINY)) if not request.only or CONTROLS in request.only else []
         shown.start("controls", len(honest), "pairs")
