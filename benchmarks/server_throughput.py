@@ -34,7 +34,7 @@ from pydantic_core import from_json
 
 from judge_memory import peak_mb
 from onepolicy.engines.contract import ScoreInput
-from onepolicy.engines.http import written
+from onepolicy.engines.requests import written
 from onepolicy.engines.spec import parse_spec
 from onepolicy.integrations import open_engine
 from onepolicy.integrations.vllm.request import scoring

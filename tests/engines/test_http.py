@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import math
+import os
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,8 @@ import pytest
 from scripted import Answer
 
 from onepolicy.engines import http
-from onepolicy.engines.http import HttpClient, ServerOptions, StatusError, checked_url
+from onepolicy.engines.http import HttpClient, ServerOptions, StatusError
+from onepolicy.engines.requests import checked_url
 from onepolicy.errors import EngineError, UsageError
 
 KEY = "sk-never-to-be-seen"
@@ -404,7 +406,7 @@ def test_a_key_is_hidden_where_the_message_is_cut(scripted, connect, monkeypatch
 @pytest.mark.parametrize("key", ["", "  ", "two\nlines", "schlüssel", "null\x00"])
 def test_a_key_that_cannot_be_one_is_a_usage_error_that_does_not_show_it(key, monkeypatch):
     if "\x00" in key:
-        monkeypatch.setattr(http.os, "environ", {"PROBE_KEY": key})
+        monkeypatch.setattr(os, "environ", {"PROBE_KEY": key})
     else:
         monkeypatch.setenv("PROBE_KEY", key)
     before = threading.active_count()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import random
 import threading
 import time
@@ -20,18 +19,17 @@ from typing import Any, TypeVar
 
 import httpcore
 import httpx
-import orjson
 from pydantic import Field
 from pydantic_core import from_json
 
 from onepolicy.engines.legs import LegChange, server_legs
 from onepolicy.engines.options import EngineOptions
-from onepolicy.errors import EngineError, UsageError
+from onepolicy.engines.requests import Json, authorisation, checked_url, key_of, written
+from onepolicy.errors import EngineError
 from onepolicy.version import VERSION
 from onepolicy.visible import visible
 
 T = TypeVar("T")
-Json = dict[str, Any]
 Parse = Callable[[bytes], Any]
 
 MOST_BYTES = 256 * 2**20
@@ -114,14 +112,14 @@ class HttpClient:
     def __init__(self, url: str, options: ServerOptions) -> None:
         self.url = checked_url(url)
         self._options = options
-        self._key = _key(options.key_env)
+        self._key = key_of(options.key_env)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._in_flight = asyncio.Semaphore(options.concurrency)
         self._ssl = httpx.create_ssl_context(trust_env=False)
         self._idle: list[httpcore.AsyncHTTPConnection] = []
         self._urls: dict[str, httpcore.URL] = {}
         host = {"host": httpx.URL(self.url).netloc.decode()}
-        self._headers = httpx.Headers(host | _HEADERS | _authorisation(self._key)).raw
+        self._headers = httpx.Headers(host | _HEADERS | authorisation(self._key)).raw
         # of the whole exchange `_exchange` keeps the time
         self._extensions = {"timeout": httpx.Timeout(None, connect=min(CONNECT, options.timeout)).as_dict()}
         self._ended, self._submitting = False, threading.Lock()
@@ -408,68 +406,6 @@ async def _given_up(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in given_up:
         task.cancel()
     await asyncio.gather(*given_up, return_exceptions=True)
-
-
-def checked_url(url: str) -> str:
-    """The URL without a trailing slash. Raises: UsageError if it is none, or carries a password, as a run keeps it."""
-    try:
-        parts = httpx.URL(url)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise UsageError(f"{url!r} is no URL ({error}). Write it as http://host:port.") from error
-    if parts.scheme not in ("http", "https") or not parts.host:
-        raise UsageError(f"{url!r} is no URL. Write it as http://host:port.")
-    if parts.port is not None and not 0 < parts.port < 1 << 16:
-        raise UsageError(f"{url!r}: there is no port {parts.port}. Write it as http://host:port.")
-    if parts.userinfo:
-        raise UsageError(
-            f"the URL of {parts.host} carries a user or a password, and a run keeps its specs. Put the key into an "
-            "environment variable and name that with ?key_env=NAME."
-        )
-    if parts.query or parts.fragment:
-        raise UsageError(f"{url!r}: give the URL of the server alone, without '?' or '#'.")
-    return url.rstrip("/")
-
-
-def written(body: Json) -> bytes:
-    """The JSON text of a body, in which ids may be an array. Raises: ValueError for a number that JSON has not."""
-    _check_finite(body)
-    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def _check_finite(value: object) -> None:
-    """Raise ValueError for NaN and infinities, which orjson would write as null. An array here is one of ids."""
-    match value:
-        case dict():
-            for each in value.values():
-                _check_finite(each)
-        case list() | tuple():
-            for each in value:
-                _check_finite(each)
-        case float() if not math.isfinite(value):
-            raise ValueError(f"{value} is no number of JSON")
-
-
-def is_url(target: str) -> bool:
-    """Whether a spec's target is a server and no file."""
-    return target.startswith(("http://", "https://"))
-
-
-def _authorisation(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"} if key else {}
-
-
-def _key(key_env: str) -> str:
-    if not key_env:
-        return ""
-    key = os.environ.get(key_env, "").strip()
-    if not key:
-        raise UsageError(f"the environment variable {key_env!r} (key_env) is not set.")
-    if not (key.isascii() and key.isprintable()):
-        raise UsageError(
-            f"the environment variable {key_env!r} (key_env) holds a character that no key has, such as the end of a "
-            "line. Set it to the key alone."
-        )
-    return key
 
 
 def _backoff(attempt: int) -> float:

@@ -14,12 +14,13 @@ import numpy as np
 
 from onepolicy.engines.completions import LOWEST
 from onepolicy.engines.contract import Completion, Message, SampleInput, ScoreInput, Wanted
-from onepolicy.engines.http import HttpClient, UnreachableError, is_url
+from onepolicy.engines.http import HttpClient, UnreachableError
 from onepolicy.engines.measured import DRAWS, TopList
 from onepolicy.engines.models import digest_of_file
 from onepolicy.engines.obeyed import ALWAYS, as_request, room_for
 from onepolicy.engines.options import read_options
 from onepolicy.engines.readable import readable
+from onepolicy.engines.requests import is_url
 from onepolicy.engines.server import ServerEngine, closed_if_unusable
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.engines.stepping import stepped

@@ -6,8 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from onepolicy.engines.http import ServerOptions, is_url
+from onepolicy.engines.http import ServerOptions
 from onepolicy.engines.legs import LegChange, server_legs
+from onepolicy.engines.requests import is_url
 from onepolicy.errors import UsageError
 
 OF_A_FILE = frozenset({"ctx", "parallel", "threads"})
