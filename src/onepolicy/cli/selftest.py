@@ -12,7 +12,7 @@ from onepolicy.report.selftest import selftest_page, show_selftest
 from onepolicy.workflow.selftest import SelfTestRequest
 from onepolicy.workflow.selftest import selftest as run_selftest
 from onepolicy.workflow.selftest_bench import TINY
-from onepolicy.workflow.selftest_faults import NOT_PLANTED
+from onepolicy.workflow.selftest_faults import not_planted
 
 
 @click.command(
@@ -28,7 +28,7 @@ from onepolicy.workflow.selftest_faults import NOT_PLANTED
 )
 @click.option("--only", multiple=True, metavar="NAME", help="A fault, or controls; repeatable. All without it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print it as the page docs/selftest.md.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print it as a page of the docs.")
 def selftest(model: str, only: tuple[str, ...], *, as_json: bool, as_markdown: bool) -> int:
     """Does the diagnosis find what is wrong?
 
@@ -48,6 +48,6 @@ def _show(found: SelfTest, *, as_json: bool, as_markdown: bool) -> None:
     if as_json:
         click.echo(found.model_dump_json(indent=2))
     elif as_markdown:
-        click.echo(selftest_page(found, not_planted=NOT_PLANTED), nl=False)
+        click.echo(selftest_page(found, not_planted=not_planted(found)), nl=False)
     else:
         show_selftest(found, Console())

@@ -14,12 +14,12 @@ from onepolicy.records.selftest import Control, Planted, SelfTest, Size
 COLUMNS = ("fault", "size", "planted as", "by", "x noise", "detected", "first cause", "explained", "s")
 HEAD = """# Self-test of the diagnosis
 
-<!-- written by `onepolicy selftest --markdown > docs/selftest.md`; do not edit -->
+<!-- written by `{command} --markdown`; do not edit -->
 
 Every fault is planted in a real pair of engines at three sizes, and diagnosed as any other run.
 
 ```console
-$ onepolicy selftest
+$ {command}
 ```
 
 * **planted as**: the parameter. That of the smaller sizes is searched for, until the pair is about 3 times as far
@@ -55,7 +55,14 @@ def show_selftest(found: SelfTest, console: Console) -> None:
 
 def selftest_page(found: SelfTest, *, not_planted: Mapping[str, str]) -> str:
     """The whole as Markdown. not_planted: fault -> why it has no row."""
-    lines = [HEAD, *(f"* {line}" for line in summary(found)), "", f"## Faults, model `{found.model}`", ""]
+    command = "onepolicy selftest" + ("" if found.model == "tiny" else f" --model {found.model}")
+    lines = [
+        HEAD.replace("{command}", command),
+        *(f"* {line}" for line in summary(found)),
+        "",
+        f"## Faults, model `{found.model}`",
+        "",
+    ]
     lines += [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     lines += [f"| {' | '.join(_escaped(cell) for cell in _cells(one))} |" for one in found.planted]
     lines += ["", "## Not right", "", *(_bad(found) or ["Nothing."])]

@@ -61,7 +61,7 @@ class Bench:
     def can(self, fault: Fault) -> bool:
         """Whether the fault's models can be made of the base."""
         needed = {name for text in _texts(fault) for _, name, _, _ in string.Formatter().parse(text) if name}
-        return self.base == TINY or needed <= {*OF_ANY, "llama", "value"}
+        return self.base == TINY or (needed <= {*OF_ANY, "llama", "value"} and not fault.own_head)
 
     def spec(self, text: str, value: float = 0.0) -> str:
         """A spec with the models that it names."""

@@ -47,6 +47,8 @@ class Fault:
     """of the function; None: the value"""
     weights: Mapping[str, str] = field(default_factory=dict)
     """other weights that the diagnosis is told of"""
+    own_head: bool = False
+    """whether it takes a model whose head is not its embedding, as the tiny one's; of others that is not known"""
     has_system: bool = False
     """whether all prompts begin with one turn"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onepolicy.records.selftest import SelfTest
 from onepolicy.workflow import selftest_calls, selftest_models, selftest_sampling
 
 FAULTS = {
@@ -15,3 +16,9 @@ NOT_PLANTED = {
     "other tokenisation": "the ids are shared: `onepolicy tokens compare`",
 }
 """faults without a row here, and why"""
+
+
+def not_planted(found: SelfTest) -> dict[str, str]:
+    """What a self-test has no row for, and why: fault -> reason."""
+    planted = {one.fault for one in found.planted}
+    return NOT_PLANTED | {name: "was not asked for, or takes `--model tiny`" for name in FAULTS if name not in planted}

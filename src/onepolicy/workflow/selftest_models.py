@@ -30,6 +30,7 @@ def _weights() -> tuple[Fault, ...]:
             says="head moved by {value:.2g} of its spread",
             rollout="transformers:{llama}?replaced=lm_head={older}",
             weights=older,
+            own_head=True,
         ),
         Fault(
             name="adapter missing",
