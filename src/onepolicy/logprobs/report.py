@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from onepolicy.errors import AlignmentError
+from onepolicy.logprobs.normalise import log_softmax
 from onepolicy.logprobs.source import EVERYTHING, HeadProduct, HeldLogits, LogitSource
 from onepolicy.logprobs.statistics import reported_moments, statistics_of
 from onepolicy.logprobs.streaming import spans, stream_logprobs
@@ -98,7 +99,7 @@ def report_on(source: LogitSource, token_ids: Tensor, request: ReportRequest) ->
 def _report_on_rows(source: LogitSource, rows: slice, token_ids: Tensor, request: ReportRequest) -> TokenReport:
     """The report on one chunk of tokens, all of their logits in hand."""
     logits = source.block(rows, EVERYTHING)
-    logp = scores(logits, request.meaning).log_softmax(dim=1)
+    logp = log_softmax(scores(logits, request.meaning))
     statistics = reported_moments(logp)
     if request.statistics:
         seen = None if request.seen_ids is None else request.seen_ids[rows]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from onepolicy.logprobs.normalise import log_softmax
 from onepolicy.logprobs.truncation import ascending, kept_count, truncates
 from onepolicy.records.protocol import Meaning
 
@@ -64,7 +65,7 @@ def statistics_of(
     Shape: [N, V] float32 raw logits, [N] -> [N] float32 each.
     """
     ordered = ascending(logits)
-    logp = ordered.log_softmax(dim=1)
+    logp = log_softmax(ordered)
     p = logp.exp()
     token_logit = logits.gather(1, token_ids[:, None])
     found = {f"raw_{name}": values for name, values in moments(p, logp).items()}
@@ -122,4 +123,4 @@ def _penalised_logprob(logits: Tensor, token_ids: Tensor, seen_ids: Sequence[Ten
     seen = logits[rows, columns]
     penalised = logits.clone()
     penalised[rows, columns] = torch.where(seen < 0, seen * REPETITION_PENALTY, seen / REPETITION_PENALTY)
-    return penalised.log_softmax(dim=1).gather(1, token_ids[:, None])[:, 0]
+    return log_softmax(penalised).gather(1, token_ids[:, None])[:, 0]

@@ -190,7 +190,7 @@ def _derived(name: str, option: str, base: str = "llama") -> Callable[[Bench, Pa
 def _padded(bench: Bench, into: Path, value: float) -> None:
     from onepolicy.integrations.transformers import tiny  # noqa: PLC0415 - brings torch
 
-    tiny.with_more_rows(_base(bench), into, rows=round(value))
+    tiny.with_more_rows(_base(bench), into, rows=round(value), zeros=bench.base == TINY)
 
 
 def _weak_adapter(bench: Bench, into: Path, value: float) -> None:

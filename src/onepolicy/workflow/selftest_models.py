@@ -59,7 +59,7 @@ def _weights() -> tuple[Fault, ...]:
             right=("vocabulary padding",),
             large=1.0 / 4.0,
             value=lambda s: max(1.0, float(round(4096 * s))),
-            says="{value:.0f} rows of zeros",
+            says="{value:.0f} rows without a token",
             rollout=f"transformers:{{llama}}?{HALF}",
             trainer="transformers:{padded}",
         ),

@@ -90,9 +90,10 @@ def watch(request: WatchRequest, watched: Watched, *, progress: Progress | None 
         start = request.clock.now()
         while True:
             row = _probe(asked, watched, shown)
-            _tell(row, watched.last, shown)
-            _keep(row, watched.last, request)
-            watched.add(row)
+            before = watched.last
+            watched.add(row)  # first: a signal while the line is written must not lose the answer
+            _tell(row, before, shown)
+            _keep(row, before, request)
             request.seen(row)
             if watched.rows == request.probes or _ends(row, request.until):
                 return

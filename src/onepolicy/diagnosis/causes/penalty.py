@@ -16,7 +16,7 @@ from onepolicy.records.tokens import BoolArray, Float64
 
 KEPT = 1.1
 """penalty of the statistic `logprob_repetition_1_1`"""
-GRID = (1.02, 1.03, 1.05, 1.08, 1.1, 1.12, 1.15, 1.2, 1.3)
+GRID = (1.002, 1.005, 1.01, 1.02, 1.03, 1.05, 1.08, 1.1, 1.12, 1.15, 1.2, 1.3)
 """what models' generation_config.json and servers have; between them the value is fitted"""
 ONE_SIGN = 0.75
 """share of the new tokens beyond the noise that must gain; noise as large as their gain turns about a quarter"""

@@ -48,14 +48,18 @@ def llama(into: Path, *, attention: float = 1.0, head: float = 1.0, with_bos: bo
     return _saved(model, into, with_bos=with_bos)
 
 
-def with_more_rows(folder: Path, into: Path, *, rows: int) -> Path:
-    """The model with rows of zeros at the end of its head and embedding, as padding to a multiple gives them."""
+def with_more_rows(folder: Path, into: Path, *, rows: int, zeros: bool) -> Path:
+    """The model with more rows in its head and embedding than it has tokens, as padding to a multiple gives them.
+
+    zeros: what they hold; they have no part of the mass where logits are large. Else they repeat the first rows.
+    """
     model = _loaded(folder)
     size = model.config.vocab_size
     with quiet_transformers():
         model.resize_token_embeddings(size + rows, mean_resizing=False)
     with torch.no_grad():
-        model.get_output_embeddings().weight[size:] = 0.0
+        head = model.get_output_embeddings().weight
+        head[size:] = 0.0 if zeros else head[torch.arange(rows) % size]
     return _copied(folder, into, model)
 
 
