@@ -14,9 +14,10 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/pytest -m "not real and not full" -n auto --maxprocesses 8 --dist worksteal
 
-# Real engines on the packaged model, a real vLLM, a real TRL training, and files that verl itself writes; about 20 minutes.
+# Real engines on the packaged model, a real vLLM, a real TRL training, and files that verl itself writes; about 14
+# minutes. Two at a time: much of it is waiting for a server to start.
 test-real: $(VENV)/.dev .venv-rollout/.ready .venv-trainer/.ready .venv-vllm/.ready .tokenizers/.ready .peers/.ready
-	$(BIN)/pytest -m "real and not full" --durations=15
+	$(BIN)/pytest -m "real and not full" -n 2 --dist loadfile --durations=15
 
 # Long; outside CI.
 test-full: $(VENV)/.dev .venv-vllm/.ready .peers/.ready
@@ -33,6 +34,7 @@ bench: $(VENV)/.dev .peers/.ready
 	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/summary.py
 	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/logprobs_from_hidden.py
 	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/monitor_overhead.py
+	PYTHONPATH=.peers $(BIN)/python -W ignore benchmarks/reference_guard.py
 	$(BIN)/python benchmarks/judge_memory.py
 	$(BIN)/python benchmarks/recorded_files.py
 	$(BIN)/python benchmarks/steps.py

@@ -27,6 +27,8 @@ COMMANDS = {
     "impact": ("onepolicy.cli.impact:impact", "What does a run's mismatch do to PPO or GRPO training on it?"),
     "symptoms": ("onepolicy.cli.symptoms:symptoms", "What you see, what it usually is, what to run."),
     "selftest": ("onepolicy.cli.selftest:selftest", "Does the diagnosis find what is wrong? Plants known faults."),
+    "conform": ("onepolicy.cli.conform:conform", "Do a trainer's own functions compute what they should?"),
+    "reward": ("onepolicy.cli.reward:reward", "Is a reward model a sound signal, and the served one the same?"),
     "calibrate": ("onepolicy.cli.calibrate:calibrate", "Measure how far an engine differs from itself."),
     "legs": ("onepolicy.cli.legs:legs", "Hold an engine against itself, leg by leg; name the first that breaks."),
     "parallel": (

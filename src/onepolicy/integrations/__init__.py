@@ -133,6 +133,15 @@ def _imported(where: str) -> Any:
     return getattr(import_module(module), name)
 
 
+CONFORMS = {name: f"{_HERE}.{name}.conform:subject" for name in ("trl", "verl")}
+"""framework -> what gives its own functions to `onepolicy conform`, imported when asked for"""
+
+
+def conforming_subject(framework: str) -> Any:
+    """A framework's functions in the roles of `onepolicy conform`. Raises: EngineError if it is not installed."""
+    return _imported(CONFORMS[framework])()
+
+
 FORMATS = {
     "nemo-rl": f"{_HERE}.nemo_rl.dump:NEMO_RL",
     "prime-rl": f"{_HERE}.prime_rl.dump:PRIME_RL",

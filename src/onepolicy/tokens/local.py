@@ -29,9 +29,9 @@ class LocalTokenizer:
         self._rendering = RenderingProcess()
         weakref.finalize(self, self._rendering.close)  # at the latest when Python ends
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntArray:
-        """Ids of a conversation in the tokenizer's template, ready for the answer."""
-        conversation = Conversation(messages=messages, generation_prompt=True)
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], *, generation_prompt: bool = True) -> IntArray:
+        """Ids of a conversation in the tokenizer's template, ready for the answer; else as it stands."""
+        conversation = Conversation(messages=messages, generation_prompt=generation_prompt)
         template = template_of(self._stored)
         text = render(template, conversation, now=datetime.now(), process=self._rendering).text
         return self.encode(text, add_special_tokens=False)

@@ -47,10 +47,14 @@ class UserFunction:
     def answer(self, batch: Batch) -> object:
         """Whatever it returns. Raises EngineError with the end of its traceback if it raises."""
         arguments = {"temperature": batch.temperature} if self.takes_temperature else {}
+        return self.called([ids.tolist() for ids in batch.token_ids], label=batch.label, **arguments)
+
+    def called(self, argument: object, *, label: str, **named: object) -> object:
+        """Whatever it returns. label: what it is called on. Raises: EngineError likewise."""
         try:
-            return self.call([ids.tolist() for ids in batch.token_ids], **arguments)
+            return self.call(argument, **named)
         except (Exception, SystemExit) as error:  # whatever a stranger's code raises is theirs to mend
-            raise EngineError(f"{self.name} failed on {batch.label}:\n{_end_of_traceback(error)}") from error
+            raise EngineError(f"{self.name} failed on {label}:\n{_end_of_traceback(error)}") from error
 
     def close(self) -> None:
         """Nothing is held."""
@@ -68,21 +72,25 @@ def load_function(target: str) -> UserFunction:
             f"callable:{target} names no function. Write callable:my_pkg.scoring:score or "
             f"callable:path/to/file.py:score."
         )
-    module = _module(where, target)
+    module = load_module(where, named=f"callable:{target}")
     function = getattr(module, name, None)
     if not callable(function):
         raise UsageError(f"callable:{target}: {where} has no function {name!r}. {_functions_of(module)}")
     return UserFunction(name=target, call=function, version=str(getattr(module, "__version__", "")))
 
 
-def _module(where: str, target: str) -> ModuleType:
+def load_module(where: str, *, named: str) -> ModuleType:
+    """The module `my_pkg.scoring`, or the file `path/to/file.py` as one. named: what a person wrote, for messages.
+
+    Raises: UsageError if there is no such file, EngineError if importing it fails.
+    """
     is_file = where.endswith(".py")
     if is_file and not Path(where).is_file():
-        raise UsageError(f"callable:{target}: there is no file {where} in {os.getcwd()}.")
+        raise UsageError(f"{named}: there is no file {where} in {os.getcwd()}.")
     try:
         return _from_file(Path(where).resolve()) if is_file else _from_name(where)
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises is theirs to mend
-        raise EngineError(f"callable:{target}: importing {where} failed:\n{_end_of_traceback(error)}") from error
+        raise EngineError(f"{named}: importing {where} failed:\n{_end_of_traceback(error)}") from error
 
 
 def _from_name(name: str) -> ModuleType:

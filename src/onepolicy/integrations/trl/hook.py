@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from onepolicy.errors import UsageError
-from onepolicy.integrations.trl.dump import ScoredBatch, StepDump
 from onepolicy.integrations.trl.needs import MARK, about, check, pad_id, second_engine, whole_number
 from onepolicy.monitor.monitor import Monitor, Policy
+from onepolicy.monitor.step_dump import ScoredBatch, StepDump
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,7 +69,7 @@ def attach(
         trainer,
         monitor,
         masks=policy == "mask",
-        dump=None if dump is None else StepDump(Path(dump), rank=rank, pad_id=pad_id(trainer)),
+        dump=None if dump is None else StepDump(Path(dump), rank=rank),
         weight_version=weight_version,
     )
     hook.install()
@@ -210,8 +210,9 @@ class Hook:
             prompt_ids=batch["prompt_ids"],
             prompt_mask=batch["prompt_mask"],
             completion_ids=batch["completion_ids"],
-            completion_mask=batch["completion_mask"],
+            completion_mask=_whole(batch["completion_ids"], batch["completion_mask"], pad_id(self.trainer)),
             sampled=sampled,
+            loss_mask=sampled,
             rollout_logprobs=batch[ROLLOUT],
             trainer_logprobs=trainer_logprobs,
             advantages=batch["advantages"],
@@ -281,6 +282,15 @@ def _callback(hook: Hook) -> Any:
             hook.ended()
 
     return MonitorCallback()
+
+
+def _whole(ids: Tensor, mask: Tensor, padding: int) -> Tensor:
+    """[B, T] the tokens of each completion. One whose mask is all 0 was truncated, so it ends in no padding token."""
+    import torch  # noqa: PLC0415 - loaded by the trainer
+
+    masked = mask != 0
+    to_the_last = (ids != padding).flip(1).cumsum(dim=1).flip(1) > 0
+    return torch.where(masked.any(dim=1, keepdim=True), masked, to_the_last)
 
 
 def _cut(keep: Tensor, values: Tensor) -> Tensor:

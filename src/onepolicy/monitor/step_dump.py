@@ -1,27 +1,26 @@
-"""The file that TRL does not write: every rollout of a step with its ids and both sides' logprobs.
+"""The file that trainers do not write: every rollout of a step with its ids and both sides' logprobs.
 
-TRL keeps `completions_*.parquet`, which has text and rewards and no token. Here each step and rank is one Parquet file
-with one row for each rollout, in the columns that `onepolicy import` reads without being told anything.
+Each step and rank is one Parquet file with one row for each rollout, in the columns that `onepolicy import` reads
+without being told anything.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from torch import Tensor
 
 from onepolicy.errors import RunError
 from onepolicy.records.files import write_atomically
 from onepolicy.records.tokens import digest_of_ids
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger("onepolicy.monitor")
 
@@ -48,7 +47,7 @@ BY_BATCH = pa.schema([field for field in SCHEMA if field.name not in ("rollout_i
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoredBatch:
-    """B rollouts as TRL's loss sees them, on its device: prompts padded on the left, completions on the right."""
+    """B rollouts as a trainer's loss sees them, on its device: prompts padded on the left, completions on the right."""
 
     prompt_ids: Tensor
     """[B, P]"""
@@ -57,28 +56,32 @@ class ScoredBatch:
     completion_ids: Tensor
     """[B, T]"""
     completion_mask: Tensor
-    """[B, T] 0 for padding, and for the whole of a truncated completion if TRL was told to leave those out"""
+    """[B, T] the tokens of the completion, whoever wrote them; 0 for padding"""
     sampled: Tensor
-    """[B, T] the tokens that TRL scores and trains on: of the completion mask, what no tool or environment wrote"""
+    """[B, T] of these, what the policy produced and the trainer scored"""
+    loss_mask: Tensor
+    """[B, T] of these, what is trained on"""
     rollout_logprobs: Tensor
     """[B, T]"""
     trainer_logprobs: Tensor
     """[B, T]"""
     advantages: Tensor
-    """[B]"""
+    """[B] NaN where there is none, or not one for all tokens"""
     rewards: Tensor | None
     """[B] NaN where there is none"""
     versions: Tensor
     """[B] optimizer updates in the weights that sampled, -1 if not known"""
     trainer_version: int
     """optimizer updates in the weights that scored"""
+    prompts: Sequence[str] | None = None
+    """[B] name of each rollout's prompt; None: the digest of its ids"""
 
 
 class StepDump:
     """One rank's files. A step that cannot be written is said once and is not written; the training goes on."""
 
-    def __init__(self, folder: Path, *, rank: int, pad_id: int) -> None:
-        self.folder, self.rank, self.pad_id = folder, rank, pad_id
+    def __init__(self, folder: Path, *, rank: int) -> None:
+        self.folder, self.rank = folder, rank
         self._batches: list[tuple[ScoredBatch, Tensor | None]] = []
         self._failed = False
 
@@ -93,7 +96,7 @@ class StepDump:
         """Write the step's rollouts as one file."""
         batches, self._batches = self._batches, []
         name = f"step-{step:06d}-rank-{self.rank:04d}"
-        columns = [_columns(batch, keep, pad_id=self.pad_id) for batch, keep in batches]
+        columns = [_columns(batch, keep) for batch, keep in batches]
         table = pa.concat_tables([pa.table(found, schema=BY_BATCH) for found in columns])
         ids = pa.array([f"{name}-{i:04d}" for i in range(len(table))])
         steps = pa.array(np.full(len(table), step, dtype=np.int64))
@@ -116,19 +119,22 @@ class StepDump:
         self._failed = True
 
 
-def _columns(batch: ScoredBatch, keep: Tensor | None, *, pad_id: int) -> dict[str, Any]:
+def _columns(batch: ScoredBatch, keep: Tensor | None) -> dict[str, Any]:
     """All columns but those that the step gives."""
     host = {name: _host(getattr(batch, name)) for name in _TENSORS}
     rollouts = len(host["completion_ids"])
-    prompt, whole = host["prompt_mask"] != 0, _whole(host["completion_ids"], host["completion_mask"], pad_id)
-    sampled = host["sampled"] != 0
-    trained = sampled if keep is None else sampled & _host(keep)[:, None]
-    prompts = [digest_of_ids(ids[there]) for ids, there in zip(host["prompt_ids"], prompt, strict=True)]
+    prompt, whole = host["prompt_mask"] != 0, host["completion_mask"] != 0
+    trained = host["loss_mask"] != 0
+    if keep is not None:
+        trained = trained & _host(keep)[:, None]
+    prompts = batch.prompts or [
+        digest_of_ids(ids[there]) for ids, there in zip(host["prompt_ids"], prompt, strict=True)
+    ]
     return {
         "prompt_id": prompts,
         "prompt_ids": _lists(host["prompt_ids"], prompt, np.int32),
         "completion_ids": _lists(host["completion_ids"], whole, np.int32),
-        "sampled": _lists(sampled, whole, np.bool_),
+        "sampled": _lists(host["sampled"] != 0, whole, np.bool_),
         "loss_mask": _lists(trained, whole, np.bool_),
         "rollout_logprobs": _lists(host["rollout_logprobs"], whole, np.float32),
         "trainer_logprobs": _lists(host["trainer_logprobs"], whole, np.float32),
@@ -137,14 +143,6 @@ def _columns(batch: ScoredBatch, keep: Tensor | None, *, pad_id: int) -> dict[st
         "reward": _numbers(np.full(rollouts, np.nan) if batch.rewards is None else _host(batch.rewards)),
         "advantage": _numbers(host["advantages"]),
     }
-
-
-def _whole(ids: npt.NDArray[Any], mask: npt.NDArray[Any], pad_id: int) -> npt.NDArray[np.bool_]:
-    """[B, T] the tokens of each completion. One whose mask is all 0 was truncated, so it ends in no padding token."""
-    masked = mask != 0
-    to_the_last = np.logical_or.accumulate((ids != pad_id)[:, ::-1], axis=1)[:, ::-1]
-    found: npt.NDArray[np.bool_] = np.where(masked.any(axis=1, keepdims=True), masked, to_the_last)
-    return found
 
 
 def _lists(values: npt.NDArray[Any], there: npt.NDArray[np.bool_], dtype: npt.DTypeLike) -> pa.ListArray:
@@ -167,6 +165,6 @@ def _host(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 _TENSORS = (
-    "prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "sampled", "rollout_logprobs",
-    "trainer_logprobs", "advantages", "versions",
+    "prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "sampled", "loss_mask",
+    "rollout_logprobs", "trainer_logprobs", "advantages", "versions",
 )  # fmt: skip

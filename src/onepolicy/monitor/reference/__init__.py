@@ -1,0 +1,1 @@
+"""The reference policy of the KL penalty, guarded while the policy is trained."""

@@ -1,0 +1,1 @@
+"""The training signal: reference implementations of KL, advantages, losses, masks and shaping, and checks on them."""
