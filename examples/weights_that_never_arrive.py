@@ -5,7 +5,6 @@ pip install 'onepolicy[demo]' && python examples/weights_that_never_arrive.py
 
 # ruff: noqa: T201 - it tells a story
 
-import copy
 import json
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,50 +18,42 @@ from onepolicy.integrations.transformers.tiny import llama
 torch.set_num_threads(1)  # several take longer for a model as small as this one
 WORK, PROMPTS, LENGTH = Path(mkdtemp()), [f"Count to {number}: " for number in range(10, 34)], 24
 BASE = llama(WORK / "step-0")  # two layers of random weights, and a token for each byte
-SUITE = [json.dumps({"id": prompt, "messages": [{"role": "user", "content": prompt}]}) for prompt in PROMPTS]
-(WORK / "suite.jsonl").write_text("\n".join(SUITE))
+TOKENIZER = AutoTokenizer.from_pretrained(BASE)
+LINES = [json.dumps({"id": prompt, "messages": [{"role": "user", "content": prompt}]}) for prompt in PROMPTS]
+(WORK / "suite.jsonl").write_text("\n".join(LINES))
 
 
-def logprobs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Of each token. Shape: [B, T, V], [B, T] -> [B, T]."""
-    return logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
-
-
-def train(name: str, *, send_weights: bool) -> None:
-    """REINFORCE for low token ids, for 12 steps or until the monitor ends it; saves both sides as they are then."""
-    policy, tokenizer = AutoModelForCausalLM.from_pretrained(BASE), AutoTokenizer.from_pretrained(BASE)
-    policy.generation_config.eos_token_id = None  # all completions are equally long: there is no padding
-    sampler, optimizer = copy.deepcopy(policy), torch.optim.AdamW(policy.parameters(), lr=3e-3)
-    monitor = onepolicy.Monitor(WORK / name, policy="halt", limits="bf16")
-    asked = tokenizer(PROMPTS, return_tensors="pt") | {"do_sample": True, "top_k": 0, "max_new_tokens": LENGTH}
-    try:
-        for _ in range(12):
-            out = sampler.generate(**asked, output_scores=True, return_dict_in_generate=True)
-            ids = out.sequences[:, -LENGTH:]
-            sampled = logprobs(torch.stack(out.scores, dim=1), ids)
-            scored = logprobs(policy(out.sequences).logits[:, -LENGTH - 1 : -1], ids)
-            monitor.update(
-                rollout_logprobs=sampled, trainer_logprobs=scored, sampled=ids >= 0, token_ids=ids, groups=PROMPTS
-            )
-            reward = (ids < 100).float().mean(dim=1)
-            (-scored.mean(dim=1) * (reward - reward.mean())).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if send_weights:  # the line that is so easily lost
-                sampler.load_state_dict(policy.state_dict())
-            monitor.step()
-        monitor.close()
-    except onepolicy.TrainingHalted as halted:
-        print(halted)
-    print(f"Monitor: {monitor.status.value}, {monitor.why}")
-    for side, model in (("sampler", sampler), ("policy", policy)):
-        model.save_pretrained(WORK / name / side)
-        tokenizer.save_pretrained(WORK / name / side)
+def train(sampler, policy, monitor: onepolicy.Monitor, *, send_weights: bool) -> None:
+    """REINFORCE for low token ids, for 12 steps or until the monitor ends it."""
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3)
+    asked = TOKENIZER(PROMPTS, return_tensors="pt") | {"do_sample": True, "top_k": 0, "max_new_tokens": LENGTH}
+    for _ in range(12):
+        out = sampler.generate(**asked, output_scores=True, return_dict_in_generate=True)
+        ids = out.sequences[:, -LENGTH:]
+        sampled = sampler.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
+        logits = policy(out.sequences).logits[:, -LENGTH - 1 : -1]
+        scored = logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
+        monitor.update(rollout_logprobs=sampled, trainer_logprobs=scored, sampled=ids >= 0, token_ids=ids)
+        reward = (ids < 100).float().mean(dim=1)
+        (-scored.mean(dim=1) * (reward - reward.mean())).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if send_weights:  # the line that is so easily lost
+            sampler.load_state_dict(policy.state_dict())
+        monitor.step()
 
 
 for name, send_weights in (("blocked", False), ("fixed", True)):
     print(f"\n== {name}: the new weights are {'sent' if send_weights else 'not sent'} to the sampler")
-    train(name, send_weights=send_weights)
+    sides = {side: AutoModelForCausalLM.from_pretrained(BASE, eos_token_id=None) for side in ("sampler", "policy")}
+    try:
+        with onepolicy.Monitor(WORK / name / "monitor", policy="halt", limits="bf16") as monitor:
+            train(*sides.values(), monitor, send_weights=send_weights)
+    except onepolicy.TrainingHalted as halted:
+        print(halted)
+    for side, model in sides.items():
+        model.save_pretrained(WORK / name / side)
+        TOKENIZER.save_pretrained(WORK / name / side)
     judgement = onepolicy.check(
         rollout=f"transformers:{WORK / name / 'sampler'}",
         trainer=f"transformers:{WORK / name / 'policy'}",
@@ -73,4 +64,4 @@ for name, send_weights in (("blocked", False), ("fixed", True)):
     )
     print(judgement.sentence)
     if judgement.status is onepolicy.Status.FAIL:
-        print(onepolicy.Run.open(WORK / f"check-{name}").diagnosis("default").sentence)
+        print(onepolicy.Run.open(Path(judgement.run)).diagnosis("default").sentence)
