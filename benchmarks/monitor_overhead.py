@@ -110,17 +110,17 @@ def timed(method: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
     return call
 
 
-def trainer_of(model: Path, folder: Path) -> Any:
+def trainer_of(model: Path, folder: Path, *, steps: int = STEPS, beta: float = 0.0) -> Any:
     trl, transformers = import_module("trl"), import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     config = trl.GRPOConfig(
         output_dir=str(folder / "trl"),
-        max_steps=STEPS,
+        max_steps=steps,
         per_device_train_batch_size=PROMPTS * GENERATIONS,
         num_generations=GENERATIONS,
         max_completion_length=LENGTH,
         learning_rate=1e-6,
-        beta=0.0,
+        beta=beta,
         logging_steps=1,
         save_strategy="no",
         report_to=[],

@@ -16,24 +16,22 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 os.environ.update(HF_HUB_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1", TOKENIZERS_PARALLELISM="false")
 
-import numpy as np
 import torch
 
-from monitor_overhead import CORES, GENERATIONS, LENGTH, PROMPTS, made_up, now
+from monitor_overhead import CORES, GENERATIONS, LENGTH, PROMPTS, now, trainer_of
 from onepolicy.engines.models import packaged_gguf
 from onepolicy.integrations.transformers.convert import converted
 from onepolicy.integrations.trl.reference import guard_reference
 from onepolicy.monitor.reference.guard import DIGEST_EVERY, EVERY, ReferenceGuard
 from onepolicy.monitor.reference.model import Reference
 
-STEPS, WARMUP = 6, 2
+STEPS, WARMUP, BETA = 6, 2, 0.04
 LIMIT = 0.01
 LOOK, PASS, DIGEST = "look at the reference", "hold TRL's own pass against it", "digest of all weights"
 TIMED: dict[str, tuple[type, str]] = {
@@ -66,7 +64,7 @@ def measured(model: Path, folder: Path) -> tuple[float, dict[str, float]]:
     try:
         for name, (kind, method) in TIMED.items():
             setattr(kind, method, timed(kept[name], spent[name]))
-        trainer = trainer_of(model, folder)
+        trainer = trainer_of(model, folder, steps=STEPS, beta=BETA)
         guard_reference(trainer, folder / "guard", every=1, policy="halt")
         trainer.log = noting_ends(trainer.log, ends, spent)
         trainer.train()
@@ -99,36 +97,6 @@ def noting_ends(
         ends.append((now(), sum(spent[LOOK]) + sum(spent[PASS])))
 
     return logged
-
-
-def trainer_of(model: Path, folder: Path) -> Any:
-    trl, transformers = import_module("trl"), import_module("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    config = trl.GRPOConfig(
-        output_dir=str(folder / "trl"),
-        max_steps=STEPS,
-        per_device_train_batch_size=PROMPTS * GENERATIONS,
-        num_generations=GENERATIONS,
-        max_completion_length=LENGTH,
-        learning_rate=1e-6,
-        beta=0.04,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-    )
-    prompts = [{"prompt": f"Tell me a story about the number {i}, and about what it is good for."} for i in range(64)]
-    return trl.GRPOTrainer(
-        model=transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
-        reward_funcs=lambda completions, **_: [float(len(text) % 7) for text in completions],
-        args=config,
-        train_dataset=import_module("datasets").Dataset.from_list(prompts),
-        processing_class=tokenizer,
-        rollout_func=functools.partial(made_up, tokenizer=tokenizer, random=np.random.default_rng(5)),
-    )
 
 
 if __name__ == "__main__":
