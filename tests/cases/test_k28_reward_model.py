@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import reward_functions
 from leg_models import one_thread  # noqa: F401 - many threads on small matrices wait for each other
-from reward_models import adapter, gpt2, llama, reconfigured, retokenized, without_head
+from reward_models import PAD, adapter, gpt2, llama, reconfigured, retokenized, without_head
+from safetensors.torch import load_file, save_file
 
 from onepolicy.errors import EngineError
 from onepolicy.workflow.reward import RewardRequest, check_reward
@@ -91,6 +92,15 @@ def test_b131_precision_alone_is_jitter_and_no_shift(tmp_path):
     assert verdicts["padding"].value < 0.1
     assert verdicts["precision"].status.value == "pass"
     assert found.exit_status == 0, found.sentence
+
+
+def test_a_padding_row_that_is_nan_fails_every_check_that_pads(tmp_path):
+    folder = llama(tmp_path / "model")
+    for file in folder.glob("*.safetensors"):
+        weights = load_file(file)
+        weights["model.embed_tokens.weight"][PAD] = np.nan
+        save_file(weights, file, metadata={"format": "pt"})
+    assert {"two_loads", "padding", "neighbours", "length_slope"} <= failing(checked(folder)[0])
 
 
 def test_b133_a_head_that_was_not_saved_is_another_one_at_each_load(tmp_path):

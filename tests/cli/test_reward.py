@@ -3,7 +3,7 @@ import json
 from click.testing import CliRunner
 from rich.console import Console
 
-from onepolicy.cli.reward import reward
+from onepolicy.cli.app import app
 from onepolicy.records.verdict import Status, Verdict
 from onepolicy.report.reward import show_reward
 from onepolicy.signal.reward.result import RewardChecks
@@ -12,7 +12,7 @@ SOUND = "import zlib\ndef score(talks):\n    return [zlib.crc32(repr(one).encode
 
 
 def called(*arguments):
-    return CliRunner().invoke(reward, [str(one) for one in arguments], standalone_mode=False)
+    return CliRunner().invoke(app, ["reward", *map(str, arguments)], standalone_mode=False)
 
 
 def test_a_table_is_printed_and_the_status_returned(tmp_path):

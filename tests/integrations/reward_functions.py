@@ -65,3 +65,19 @@ def texts(conversations: list[Any]) -> list[str]:
 
 def not_counted(conversations: list[Any]) -> Any:
     return None
+
+
+def by_name(conversations: list[Any]) -> dict[float, float]:
+    return dict.fromkeys(map(float, range(len(conversations))), 1.0)
+
+
+def digits(conversations: list[Any]) -> list[str]:
+    return ["1"] * len(conversations)
+
+
+def bools(conversations: list[Any]) -> list[bool]:
+    return [True] * len(conversations)
+
+
+def endless(conversations: list[Any]) -> list[int]:
+    return [10**400] * len(conversations)

@@ -1,6 +1,7 @@
 """Reward models behind functions and URLs: what is asked, what is read, and what is refused."""
 
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from scripted import Answer, Scripted
 
 from onepolicy.errors import EngineError, UsageError
 from onepolicy.integrations.scorers import open_scorer, scorer_spec
+from onepolicy.records.verdict import Status
 from onepolicy.signal.reward.scorer import OpenScorer, TokenIds
+from onepolicy.workflow.reward import RewardRequest, check_reward
 
 TALK = ({"role": "user", "content": "q"}, {"role": "assistant", "content": "answer"})
 OTHER = ({"role": "user", "content": "q"}, {"role": "assistant", "content": "b"})
@@ -90,7 +93,8 @@ def test_the_json_shape_is_asked_with_conversations_and_read_in_order(server, op
         ({"scores": [1.0]}, "1 scores for 2 conversations"),
         ({"scores": ["a", "b"]}, "cannot be read"),
         ({"scores": [True, False]}, "cannot be read"),
-        ({"result": 3}, "cannot be read"),
+        ({"result": 3}, "cannot be read.*neither"),
+        ({"data": [{"score": 1.0, "index": 0}, {"score": 2.0, "index": 0}]}, "each index from 0"),
         (Answer(status=404, body=b'{"detail": "Not Found"}'), "404"),
     ],
 )
@@ -99,6 +103,38 @@ def test_an_answer_that_is_none_is_an_error_with_the_url(server, opened, answer,
     with pytest.raises(EngineError, match=said) as error:
         opened(f"{found.url}/reward").score([TALK, OTHER])
     assert found.url in str(error.value)
+
+
+def test_scores_with_an_index_are_read_in_its_order(server, opened):
+    found = server(lambda *_: {"data": [{"score": 2.0, "index": 1}, {"score": 1.0, "index": 0}]})
+    assert opened(found.url).score([TALK, OTHER]).tolist() == [[1.0], [2.0]]
+
+
+def test_a_failing_server_at_a_longer_text_is_no_refusal_and_one_that_names_the_length_is(server):
+    def answer(said, status):
+        def of(_, body):
+            if len(json.dumps(body)) > 20_000:
+                return Answer(status=status, body=said)
+            return {"scores": [float(zlib.crc32(repr(one).encode())) / 2**30 for one in body["input"]]}
+
+        return server(of)
+
+    def status(said, code):
+        url = f"{answer(said, code).url}?max_length=400&retries=0"
+        return next(v for v in check_reward(RewardRequest(model=url)).verdicts if v.check == "truncation_side").status
+
+    assert status(b"oom", 500) is Status.UNKNOWN
+    assert status(b"oom", 400) is Status.UNKNOWN
+    assert status(b"maximum context length is 400", 400) is Status.PASS
+    assert status(b"`inputs` must have less than 400 tokens", 413) is Status.PASS
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% for", "{{ messages + 1 }}"])
+def test_a_chat_template_that_raises_is_an_error_of_the_model(opened, tmp_path, template):
+    folder = llama(tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(EngineError, match="its chat template refuses a conversation"):
+        opened(str(folder)).score([TALK])
 
 
 def test_null_is_nan_and_no_zero(server, opened):
@@ -147,6 +183,10 @@ def test_sglang_is_given_ids_of_the_tokenizer_here(server, opened, tokenizer_fol
         ("too_few", r"shape \[1, 1\] for 2 conversations"),
         ("texts", "not one number for each"),
         ("not_counted", "NoneType"),
+        ("by_name", "returned dict"),
+        ("digits", "1 is no score"),
+        ("bools", "True is no score"),
+        ("endless", "too large"),
     ],
 )
 def test_a_function_that_breaks_its_contract_is_an_error(opened, name, said):

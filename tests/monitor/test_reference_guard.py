@@ -20,7 +20,7 @@ from onepolicy.monitor.halted import TrainingHalted
 from onepolicy.monitor.monitor import Monitor
 from onepolicy.monitor.reference.guard import ReferenceGuard
 from onepolicy.monitor.reference.model import Reference, teacher_forced, with_adapter, without_adapters
-from onepolicy.monitor.reference.record import read_reference
+from onepolicy.monitor.reference.record import one_guard, read_reference
 from onepolicy.records.verdict import Status
 from onepolicy.weights.live import digest_of
 
@@ -143,6 +143,18 @@ def test_weights_that_are_written_into_are_seen_at_the_next_check_with_the_last_
             reference.model.layers[0].mlp.up_proj.weight.mul_(1.001)
         guard.step(number)
     assert [(alarm.kind, alarm.step, alarm.fine_at) for alarm in guard.alarms] == [("moved", step, fine_at)]
+
+
+@pytest.mark.parametrize("numbers", [range(1, 7), [1000] * 6, range(999, 993, -1)], ids=["anew", "one", "back"])
+def test_steps_whose_numbers_do_not_go_up_are_looked_at_too(tmp_path, numbers):
+    policy = llama()
+    reference = frozen(policy)
+    guard = ReferenceGuard(tmp_path, reference, trained=policy, every=5)
+    guard.step(1000)
+    reference.lm_head.weight.mul_(1.1)
+    for number in numbers:
+        guard.step(number)
+    assert kinds(guard) == ["moved"]
 
 
 def test_a_change_that_the_canary_does_not_feel_is_in_the_digest(tmp_path):
@@ -427,20 +439,36 @@ def test_a_training_that_ends_by_an_error_is_unknown(tmp_path):
     assert record is not None
     assert (record.status, guard.status) == ("unknown", Status.UNKNOWN)
     assert "ValueError: no data" in record.why
+    quiet(ReferenceGuard(tmp_path, frozen(policy), trained=policy))  # nothing was trained, and the folder is free
 
 
 def test_a_training_goes_on_with_the_reference_that_it_was_begun_with(tmp_path):
     policy = llama()
     reference = frozen(policy)
-    guard = trained(ReferenceGuard(tmp_path, reference, trained=policy), policy)
+    trained(ReferenceGuard(tmp_path, reference, trained=policy), policy)  # not closed, as a process that was killed
     later = ReferenceGuard(tmp_path, reference, trained=policy)  # the policy is another one by now
     later.step(4)
     quiet(later)
     from_the_checkpoint = ReferenceGuard(tmp_path, frozen(policy), trained=policy)
     assert kinds(from_the_checkpoint) == ["version"]
     assert "begun with" in said(from_the_checkpoint, "version")
-    assert kinds(guard) == []
+    from_the_checkpoint.close()
     assert kinds(ReferenceGuard(tmp_path, reference, trained=policy)) == ["version"]  # what was found stays found
+
+
+def test_a_second_guard_of_a_folder_is_refused_and_cannot_take_back_what_the_first_finds(tmp_path):
+    policy = llama()
+    reference = frozen(policy)
+    first = ReferenceGuard(tmp_path, reference, trained=policy)
+    with pytest.raises(RunError, match=r"another guard writes its reference.json there(.*)a folder of its own"):
+        ReferenceGuard(tmp_path, frozen(policy), trained=policy)
+    reference.lm_head.weight.mul_(1.1)
+    first.close()
+    second = ReferenceGuard(tmp_path, frozen(policy), trained=policy)
+    second.close()
+    record = read_reference(tmp_path)
+    assert record is not None
+    assert (record.status, [alarm.kind for alarm in record.alarms]) == ("fail", ["moved", "weights"])
 
 
 def test_the_monitors_folder_holds_the_record_too(tmp_path):
@@ -459,18 +487,36 @@ def test_the_monitors_folder_holds_the_record_too(tmp_path):
         ({"trained": None}, "nothing says what the reference must be"),
         ({"policy": "mask"}, "there is no policy 'mask'"),
         ({"every": 0}, "1 or more"),
-        ({"every": 1.5}, "whole number"),
+        ({"every": 2.5}, "`every` is 2.5; give the steps between two checks, a whole number"),
+        ({"reference": "gpt2"}, "the reference is a str; give the model itself"),
+        ({"trained": "gpt2"}, "`trained` is a str; give the model itself"),
+        ({"trained": torch.nn.ReLU()}, "`trained`, a ReLU, has no weights"),
+        ({"reference": llama().to("meta")}, "the reference, a LlamaForCausalLM, has 21 of its 21 weights on the dev"),
+        ({"trained": llama().to("meta")}, "`trained`, a LlamaForCausalLM, has 21 of its 21 weights on the device meta"),
         ({"reference": torch.nn.Linear(2, 2)}, "does not say how many tokens"),
         ({"reference": Reference(model=llama(), canary=torch.zeros(2, 1, dtype=torch.int64))}, r"\[2, 1\]"),
         ({"reference": Reference(model=llama(), canary=torch.zeros(2, 8))}, "float32"),
+        ({"reference": Reference(model=llama(), canary=torch.zeros(1, 8, dtype=torch.bool))}, "torch.bool"),
+        ({"reference": Reference(model=llama(), canary=[[1, 2]])}, "`canary` is a list"),
+        ({"reference": Reference(model=llama(), canary=torch.tensor([[1, 64]]))}, "from 1 to 64(.*)end at 63"),
+        ({"reference": Reference(model=llama(), canary=torch.tensor([[-1, 2]]))}, "from -1 to 2(.*)begin at 0"),
+        ({"trained": llama(vocab_size=32)}, "from 0 to 62(.*)end at 31"),
+        ({"reference": Reference(model=llama(), score=lambda model, ids: None)}, "`score` returned a NoneType"),
+        (
+            {"reference": Reference(model=llama(), score=lambda model, ids: ids[:0])},
+            r"returned torch.int64 \[0, 32",
+        ),
         ({"expected": Path("/nowhere")}, "/nowhere"),
+        ({"expected": ""}, "`expected` is ''; give a folder"),
+        ({"expected": 5}, "`expected` is '5'; give a folder"),
+        ({"path": ""}, "the path is empty; give a folder"),
         ({"expected": digest_of(torch.nn.Linear(2, 2))}, "no weight of one name"),
     ],
 )
 def test_what_cannot_be_guarded_is_an_error_at_once(tmp_path, options, words):
-    given = {"reference": llama(), "trained": llama(), **options}
+    given = {"path": tmp_path, "reference": llama(), "trained": llama(), **options}
     with pytest.raises(UsageError, match=words):
-        ReferenceGuard(tmp_path, given.pop("reference"), **given)
+        ReferenceGuard(**given)
 
 
 def test_an_adapter_that_is_not_there_is_an_error(tmp_path):
@@ -483,8 +529,9 @@ def test_an_adapter_that_is_not_there_is_an_error(tmp_path):
 
 def test_a_damaged_record_is_an_error_and_not_written_over(tmp_path):
     (tmp_path / "reference.json").write_text("{")
-    with pytest.raises(RunError):
-        ReferenceGuard(tmp_path, llama(), trained=llama())
+    for _ in range(2):
+        with pytest.raises(RunError, match=r"The file is damaged. Move it away to begin anew"):
+            ReferenceGuard(tmp_path, llama(), trained=llama())
     assert (tmp_path / "reference.json").read_text() == "{"
 
 
@@ -505,15 +552,18 @@ def test_a_closed_guard_takes_no_further_step(tmp_path):
     guard = ReferenceGuard(tmp_path, llama(), trained=llama())
     guard.close()
     guard.close()
-    with pytest.raises(UsageError, match="closed"):
-        guard.step(1)
+    late = (lambda: guard.step(1), lambda: guard.watch(None), lambda: guard.used(1, torch.zeros(2), scored))
+    for call in late:
+        with pytest.raises(UsageError, match="closed"):
+            call()
 
 
-def test_what_one_of_two_ranks_finds_both_have_and_both_end_by_it(tmp_path):
+def said_by_two_ranks(folder: Path) -> list[str]:
+    """What each of them prints as it ends, with exit status 1."""
     script = Path(__file__).with_name("reference_rank.py")
     ranks = [
         subprocess.Popen(
-            [sys.executable, script, tmp_path, str(rank)],
+            [sys.executable, script, folder, str(rank)],
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
@@ -526,7 +576,17 @@ def test_what_one_of_two_ranks_finds_both_have_and_both_end_by_it(tmp_path):
         for process in ranks:
             process.kill()
     assert [process.returncode for process in ranks] == [1, 1], said
+    return said
+
+
+def test_what_one_of_two_ranks_finds_both_have_and_both_end_by_it(tmp_path):
+    said = said_by_two_ranks(tmp_path)
     assert all("moved, step 3 (at step 1 it was not so)" in err for err in said)
     record = read_reference(tmp_path / "guard")
     assert record is not None
     assert (record.status, [alarm.kind for alarm in record.alarms]) == ("fail", ["moved"])
+
+
+def test_where_the_first_of_two_ranks_is_refused_the_other_does_not_wait(tmp_path):
+    with one_guard(tmp_path / "guard"):
+        assert all("another guard writes" in err for err in said_by_two_ranks(tmp_path))

@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 def llama(seed: int = 0, **changes: Any) -> Any:
     torch.manual_seed(seed)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, **changes)).eval()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**(SHAPE | changes))).eval()
 
 
 def gpt2(seed: int = 0, *, dropout: float) -> Any:

@@ -60,4 +60,6 @@ def test_the_headline_and_the_exit_status_are_of_one_value():
 def test_what_a_function_raises_cannot_break_the_table():
     found = conformance(one("mean", Answer.WRONG, found="raised X: a | b \x1b[31m"))
     assert "a \\| b" in conformance_markdown(found)
+    found = conformance(one("mean", Answer.NOT_TRIED, found="never\nagain"))
+    assert "| not tried | never\\nagain |" in conformance_markdown(found)
     assert "\x1b" not in shown(found)

@@ -8,7 +8,7 @@ import statistics
 import pytest
 import torch
 
-from onepolicy.errors import AlignmentError
+from onepolicy.errors import AlignmentError, UsageError
 from onepolicy.signal.advantages import dr_grpo_advantages, gae, grpo_advantages, rloo_advantages
 from onepolicy.signal.masks import mask_from_lengths
 
@@ -137,6 +137,19 @@ def test_groups_of_another_shape_are_refused(function):
     for groups in (torch.zeros(3, dtype=torch.long), torch.zeros(2, 1, dtype=torch.long)):
         with pytest.raises(AlignmentError, match=r"\[2\]"):
             function(torch.zeros(2), groups)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("groups", [torch.tensor([math.nan] * 2), torch.tensor([0.5, 0.5]), ["a", "a"]])
+def test_groups_that_are_no_whole_numbers_are_refused(function, groups):
+    with pytest.raises(UsageError, match="whole numbers"):
+        function(torch.zeros(2), groups)
+
+
+@pytest.mark.parametrize("changes", [{"ddof": 2}, {"epsilon": -1e-4}, {"epsilon": math.nan}])
+def test_another_deviation_is_refused(changes):
+    with pytest.raises(UsageError, match="epsilon is"):
+        grpo_advantages(torch.zeros(2), torch.zeros(2, dtype=torch.long), **changes)
 
 
 # -- the exact policy gradient ----------------------------------------------------------------------------------
@@ -273,3 +286,22 @@ def test_tensors_of_another_shape_are_refused(rows, name):
 def test_tensors_of_one_dimension_are_refused():
     with pytest.raises(AlignmentError, match=r"\[B, T\]"):
         gae(rewards=torch.zeros(3), values=torch.zeros(3), loss_mask=torch.ones(3))
+
+
+@pytest.mark.parametrize(("rewards", "values"), [(torch.float32, torch.long), (torch.long, torch.float32)])
+def test_whole_numbers_beside_others_are_not_cut(rewards, values):
+    ones, zeros, mask = torch.ones(1, 2, dtype=rewards), torch.zeros(1, 2, dtype=values), torch.ones(1, 2)
+    found = gae(rewards=ones, values=zeros, loss_mask=mask, gamma=0.5, lam=0.5)
+    assert found.advantages.tolist() == [[1.25, 1.0]]
+    assert found.returns.tolist() == [[1.25, 1.0]]
+
+
+@pytest.mark.parametrize("changes", [{"gamma": math.nan}, {"gamma": 1.1}, {"lam": 9.0}, {"lam": -0.1}])
+def test_a_discount_outside_0_to_1_is_refused(rows, changes):
+    with pytest.raises(UsageError, match="0 to 1"):
+        gae(**rows, **changes)
+
+
+def test_a_mask_that_is_none_is_refused(rows):
+    with pytest.raises(UsageError, match="something else than 0 and 1"):
+        gae(**(rows | {"loss_mask": torch.full((6, 6), math.nan)}))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from onepolicy.errors import AlignmentError
+from onepolicy.errors import AlignmentError, UsageError
 from onepolicy.signal.masks import (
     mask_from_ends,
     mask_from_lengths,
@@ -48,6 +48,23 @@ def test_a_length_outside_the_columns_is_refused(lengths):
 def test_lengths_of_two_dimensions_are_refused():
     with pytest.raises(AlignmentError, match=r"\[2, 1\]"):
         mask_from_lengths(torch.tensor([[1], [2]]), width=4)
+
+
+@pytest.mark.parametrize("lengths", [torch.tensor([2.7]), torch.tensor([math.nan]), [2]])
+def test_lengths_that_are_no_whole_numbers_are_refused(lengths):
+    with pytest.raises(UsageError, match="whole numbers"):
+        mask_from_lengths(lengths, width=4)
+
+
+@pytest.mark.parametrize("end_ids", [2, None, [2.9], ["</s>"], [[2]], torch.tensor([2.5])])
+def test_ends_that_are_no_list_of_ids_are_refused(end_ids):
+    with pytest.raises(UsageError, match="a list of token ids"):
+        mask_from_ends(torch.tensor([[1, 2]]), end_ids)
+
+
+def test_ends_may_be_a_tensor_or_a_set():
+    for end_ids in (torch.tensor([2]), {2}, (2,)):
+        assert mask_from_ends(torch.tensor([[1, 2, 3]]), end_ids).tolist() == [[True, True, False]]
 
 
 def test_no_rows_are_no_error():
@@ -109,6 +126,23 @@ def test_a_mask_of_another_shape_is_refused(function):
         function(VALUES, MASK[:, :2])
 
 
+@pytest.mark.parametrize("function", [masked_sum, masked_mean, whitened, selected, sequence_logprobs])
+@pytest.mark.parametrize("bad", [math.nan, 2.0, 0.5, -1.0])
+def test_a_mask_of_something_else_than_0_and_1_is_refused(function, bad):
+    mask = MASK.double()
+    mask[1, 1] = bad
+    with pytest.raises(UsageError, match="something else than 0 and 1"):
+        function(VALUES, mask)
+
+
+def test_a_sum_over_columns_that_are_not_there_is_refused():
+    for function in (masked_sum, masked_mean):
+        with pytest.raises(AlignmentError, match=r"\[2\], and so no dimension 1"):
+            function(torch.ones(2), torch.ones(2), dim=1)
+    with pytest.raises(AlignmentError, match="no dimension 1"):
+        sequence_logprobs(torch.ones(2), torch.ones(2))
+
+
 # -- whitening --------------------------------------------------------------------------------------------------
 
 
@@ -142,3 +176,14 @@ def test_a_marked_nan_is_not_hidden():
     found = whitened(torch.tensor([[1.0, math.nan, 2.0, 5.0]]), torch.tensor([[1, 1, 1, 0]]))
     assert found[0, :3].isnan().all()
     assert float(found[0, 3]) == 0.0
+
+
+def test_whole_numbers_are_whitened_and_averaged_as_the_same_in_float64_and_not_cut():
+    values, mask = torch.tensor([[1, 2, 4]]), torch.ones(1, 3)
+    for function in (whitened, masked_mean):
+        torch.testing.assert_close(function(values, mask), function(values.double(), mask), rtol=0, atol=0)
+
+
+def test_complex_values_are_refused():
+    with pytest.raises(UsageError, match="real numbers"):
+        whitened(torch.ones(1, 2, dtype=torch.complex64), torch.ones(1, 2))

@@ -245,3 +245,20 @@ def test_another_aggregation_is_refused_with_the_names_of_those_there_are():
 def test_a_mask_of_another_shape_is_refused(how):
     with pytest.raises(AlignmentError, match=r"\[2, 3\].*\[2, 2\]"):
         aggregated(torch.zeros(2, 3), torch.zeros(2, 2), how=how, length=3)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3, 4)])
+def test_losses_that_are_not_of_rows_and_columns_are_refused(how, shape):
+    with pytest.raises(AlignmentError, match=r"they are \[B, T\]"):
+        aggregated(torch.zeros(shape), torch.ones(shape), how=how, length=3)
+
+
+def test_a_mask_that_is_none_is_refused(how):
+    with pytest.raises(UsageError, match="something else than 0 and 1"):
+        aggregated(torch.zeros(1, 2), torch.tensor([[1.0, math.nan]]), how=how, length=3)
+
+
+@pytest.mark.parametrize("changes", [{"low": -1.0}, {"high": math.nan}, {"dual": 0.5}, {"dual": math.nan}])
+def test_bounds_that_are_none_are_refused(changes):
+    with pytest.raises(UsageError, match="bounds are 0 or more"):
+        clipped_loss(torch.zeros(1), torch.zeros(1), torch.ones(1), **changes)

@@ -68,7 +68,7 @@ def test_a_buffer_that_is_none_is_refused(buffer):
         soft_overlong(torch.tensor([1]), limit=LIMIT, buffer=buffer)
 
 
-@pytest.mark.parametrize(("low", "high", "decay"), [(5, 4, 1), (-1, 4, 1), (1, 4, 0)])
+@pytest.mark.parametrize(("low", "high", "decay"), [(5, 4, 1), (-1, 4, 1), (1, 4, 0), (1, 4, float("nan"))])
 def test_a_band_that_is_none_is_refused(low, high, decay):
     with pytest.raises(UsageError, match="band"):
         length_band(torch.tensor([1]), low=low, high=high, decay=decay)

@@ -15,6 +15,20 @@ def score(conversations):
     return [zlib.crc32(repr(one).encode()) / 2**30 for one in conversations]
 def of_prompt(conversations):
     return score([one[:-1] for one in conversations])
+def prints(conversations):
+    print("noise")
+    return score(conversations)
+def nan(conversations):
+    return [float("nan") for one in conversations]
+def refuses(conversations):
+    from onepolicy.errors import EngineError
+    if any(len(one[-1]["content"]) > 3000 for one in conversations):
+        raise EngineError("the text is too long")
+    return score(conversations)
+def too_long_bug(conversations):
+    if any(len(one[-1]["content"]) > 3000 for one in conversations):
+        raise KeyError("length")
+    return score(conversations)
 """
 
 
@@ -66,6 +80,27 @@ def test_a_faulty_function_fails_with_the_first_check_that_says_so(function):
     assert found.exit_status == 1
     assert found.sentence.startswith("Fail: 12 of 12 pairs have one score")
     assert type(found).model_validate_json(found.model_dump_json()) == found
+
+
+def test_what_a_function_prints_goes_to_stderr(function, capsys):
+    found = check_reward(RewardRequest(model=function("prints")))
+    assert found.exit_status == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_without_finite_scores_there_is_no_spread(function):
+    found = check_reward(RewardRequest(model=function("nan")))
+    assert (found.exit_status, found.spread) == (1, None)
+    assert 'NaN"' not in found.model_dump_json()
+
+
+def test_a_text_that_a_function_refuses_is_refused_only_if_it_says_so_itself(function):
+    def at_a_long_text(name):
+        found = check_reward(RewardRequest(model=f"{function(name)}&max_length=300"))
+        return next(one for one in found.verdicts if one.check == "truncation_side").status
+
+    assert at_a_long_text("refuses") is Status.PASS
+    assert at_a_long_text("too_long_bug") is Status.UNKNOWN
 
 
 def test_pairs_of_a_file_are_used(function, tmp_path):

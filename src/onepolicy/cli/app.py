@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 
 import click
 
@@ -88,9 +89,8 @@ def main() -> None:
         click.echo(f"onepolicy: {visible(str(error), keep=chr(10))}", err=True)
         status = 2
     except (KeyboardInterrupt, click.Abort):
-        click.echo(
-            "onepolicy: interrupted. What a run has so far is kept; --run DIR --resume goes on with it.", err=True
-        )
+        kept = " What a run has so far is kept; --run DIR --resume goes on with it." if _resumes(sys.argv[1:]) else ""
+        click.echo(f"onepolicy: interrupted.{kept}", err=True)
         status = 130
     except OSError as error:
         click.echo(f"onepolicy: {visible(_of_a_file(error))}", err=True)
@@ -111,6 +111,15 @@ def _write_whatever_is_said() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _resumes(words: Sequence[str]) -> bool:
+    """Whether the command that these words call can go on with a run."""
+    command: click.Command | None = app
+    for word in words:
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), word)
+    return command is not None and any(one.name == "resume" for one in command.params)
 
 
 def _of_an_end(ended: SystemExit) -> str:

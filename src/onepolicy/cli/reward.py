@@ -28,8 +28,11 @@ from onepolicy.workflow.reward import RewardRequest, check_reward
 def reward(model: str, served: str, pairs: Path | None, judge: str, protocol: str, as_json: bool) -> int:
     """Is a reward model a sound signal, and the served one the same?
 
-    MODEL is a folder, a hub id, callable:module:function, vllm:URL, sglang:URL,
-    or the URL of an endpoint that takes {"input": [...]}.
+    MODEL is a folder, a hub id, transformers:FOLDER?dtype=bfloat16,
+    callable:MODULE:FUNCTION, callable:FILE.py:FUNCTION, vllm:URL,
+    sglang:URL?tokenizer=FOLDER, or the URL of an endpoint that takes
+    {"input": [...]}. ?label=N says which of several outputs is the reward,
+    ?max_length=N how many tokens it takes (docs/reward.md).
 
     Padding, neighbours in the batch and precision must not move its score; the
     last answer and its end must. Whether length alone does is measured. What

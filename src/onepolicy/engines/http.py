@@ -215,7 +215,7 @@ class HttpClient:
         tries = "1 try" if not self._options.retries else f"{self._options.retries + 1} tries"
         message = (
             f"{self.url}{path}: {last} ({tries} in {time.monotonic() - started:.0f} s). See whether the server is up; "
-            "a run keeps what was finished, and goes on from there with --resume."
+            "a command with --run keeps what was finished, and goes on from there with --resume."
         )
         raise StatusError(message, status=last.status, said=last.said) if last.status else UnreachableError(message)
 
@@ -228,8 +228,8 @@ class HttpClient:
             except TimeoutError as error:
                 raise UnreachableError(
                     f"{self.url}{path}: no whole answer within {self._options.timeout:g} s. Give it longer with "
-                    "?timeout=SECONDS, or ask for fewer at a time with ?concurrency=. What was finished is kept; "
-                    "--resume goes on from there."
+                    "?timeout=SECONDS, or ask for fewer at a time with ?concurrency=. A command with --run keeps "
+                    "what was finished; --resume goes on from there."
                 ) from error
             except _BROKEN as error:
                 raise _MayPassError(

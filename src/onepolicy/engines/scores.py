@@ -42,6 +42,6 @@ def scores_from(client: HttpClient, path: str, bodies: Sequence[Json], read: Cal
 def numbers_in(value: object) -> Float64:
     """A number, or a list of them, as [L]; null is NaN. Raises: ValueError, TypeError for anything else."""
     listed: list[Any] = value if isinstance(value, list) else [value]
-    if not listed or any(isinstance(one, bool | str) for one in listed):
+    if not listed or any(isinstance(one, bool | str | bytes) for one in listed):
         raise ValueError(f"{str(value)[:80]} is no score")
     return np.array([np.nan if one is None else float(one) for one in listed], dtype=np.float64)

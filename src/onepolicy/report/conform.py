@@ -47,7 +47,7 @@ def show_case(found: Conformance, name: str, console: Console) -> None:
     """
     cases = [one for one in found.cases if name in (one.name, f"{one.role}/{one.name}")]
     if not cases:
-        known = ", ".join(sorted({one.name for one in found.cases}))
+        known = "; ".join(sorted({one.name for one in found.cases}))
         raise UsageError(f"no case {name!r} was tried with {found.subject}. Cases: {known}.")
     for case in cases:
         console.print(Text(f"{case.role}/{case.name}", style="bold"))
@@ -121,4 +121,4 @@ def _reproduction(role: str, case: str) -> str:
 
 
 def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")
+    return visible(cell).replace("|", "\\|")

@@ -13,6 +13,7 @@ from onepolicy.visible import visible
 def show_reward(found: RewardChecks, console: Console) -> None:
     """Print the answer, the checks, and what was looked at."""
     served = f" against {found.served}" if found.served else ""
-    looked = f"{found.model}{served}: {found.pairs} pairs, spread of two answers {number(found.spread)}"
+    spread = "" if found.spread is None else f", spread of two answers {number(found.spread)}"
+    looked = f"{found.model}{served}: {found.pairs} pairs{spread}"
     shown = Text(visible(looked), style="dim")
     console.print(Group(headline(found.sentence, found.status), Text(), checks_table(found.verdicts), Text(), shown))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from onepolicy.errors import AlignmentError
+from onepolicy.errors import AlignmentError, UsageError
+from onepolicy.signal.kinds import floating, marked, whole_numbers
 from onepolicy.signal.masks import SAME
 
 
@@ -44,9 +45,12 @@ def grpo_advantages(rewards: Tensor, groups: Tensor, *, epsilon: float = 0.0, dd
 
     0 in a group of one or of equal rewards, which teaches nothing. ddof: 1 divides the squares by n - 1, as TRL and
     verl do; 0 by n.
-    Shape: [B], [B] integers -> [B]. Raises: AlignmentError if the shapes differ.
+    Shape: [B], [B] integers -> [B]. Raises: AlignmentError if the shapes differ; UsageError for an epsilon
+    below 0, and another ddof.
     Source: Z. Shao et al., "DeepSeekMath" (2024), arXiv 2402.03300, section 4.1.
     """
+    if ddof not in (0, 1) or not epsilon >= 0:
+        raise UsageError(f"epsilon is {epsilon} and ddof {ddof}: an epsilon is 0 or more, and ddof 0 or 1.")
     found = _grouped(rewards, groups)
     spread = (found.squares / (found.size - ddof).clamp(min=1)).sqrt()
     is_flat = (found.size == 1) | (spread <= SAME * found.scale)
@@ -78,14 +82,18 @@ def gae(*, rewards: Tensor, values: Tensor, loss_mask: Tensor, gamma: float = 1.
 
     A token that the mask leaves out (padding, a tool's output) is no step: the value after a sampled token is that of
     the next sampled one, and 0 after the last. A reward on such a token is refused, as it would be lost.
-    Shape: [B, T] each. Raises: AlignmentError if shapes differ or a reward lies outside the mask.
+    Shape: [B, T] each; of whole numbers, in float64. Raises: AlignmentError if shapes differ or a reward lies outside
+    the mask; UsageError for a mask that holds something else than 0 and 1, and unless gamma and lam are 0 to 1.
     Source: J. Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation" (2015),
     arXiv 1506.02438, equation 16.
     """
-    _check_tokens(rewards, values, loss_mask)
-    mask = loss_mask.bool()
-    advantages = torch.zeros_like(values)
-    next_value = next_advantage = values.new_zeros(len(values))
+    if not (0 <= gamma <= 1 and 0 <= lam <= 1):
+        raise UsageError(f"gamma is {gamma} and lam {lam}: both are 0 to 1.")
+    mask = marked(loss_mask)
+    _check_tokens(rewards, values, mask)
+    rewards, values = floating(rewards), floating(values)
+    advantages = torch.zeros_like(rewards + values)
+    next_value = next_advantage = advantages.new_zeros(len(values))
     for t in reversed(range(values.shape[1])):
         here = mask[:, t]
         delta = rewards[:, t] + gamma * next_value - values[:, t]
@@ -103,7 +111,7 @@ def _check_tokens(rewards: Tensor, values: Tensor, loss_mask: Tensor) -> None:
             raise AlignmentError(
                 f"{name} have shape {list(tensor.shape)} and the rewards {list(rewards.shape)}. All are [B, T]."
             )
-    outside = (rewards != 0) & ~loss_mask.bool()
+    outside = (rewards != 0) & ~loss_mask
     if bool(outside.any()):
         row, column = outside.nonzero()[0].tolist()
         raise AlignmentError(
@@ -113,6 +121,7 @@ def _check_tokens(rewards: Tensor, values: Tensor, loss_mask: Tensor) -> None:
 
 
 def _grouped(rewards: Tensor, groups: Tensor) -> _Groups:
+    whole_numbers("groups", groups)
     if rewards.ndim != 1 or rewards.shape != groups.shape:
         raise AlignmentError(
             f"rewards have shape {list(rewards.shape)} and groups {list(groups.shape)}. Both are [completions]."
@@ -131,4 +140,4 @@ def _grouped(rewards: Tensor, groups: Tensor) -> _Groups:
 
 def _as(rewards: Tensor, advantages: Tensor) -> Tensor:
     """In the type of the rewards; of whole numbers, in float64."""
-    return advantages.to(rewards.dtype) if rewards.is_floating_point() else advantages
+    return advantages.to(floating(rewards).dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from onepolicy.errors import AlignmentError, UsageError
+from onepolicy.signal.kinds import marked
 from onepolicy.signal.masks import masked_sum
 
 Aggregation = Literal["token_mean", "sequence_mean", "constant_length"]
@@ -39,7 +40,7 @@ def clipped_loss(
     high above low is DAPO's clip-higher. dual: the loss of a negative advantage is at most dual * |A|. Where padding
     may hold NaN or an infinity, give logprobs through `masks.selected`, or their gradient is NaN there.
     Shape: [B, T], [B, T], [B, T] or [B, 1] -> [B, T]. Raises: AlignmentError for other shapes; advantages of shape [B]
-    would be those of columns.
+    would be those of columns. UsageError for a bound below 0, or a `dual` of at most 1.
     Source: J. Schulman et al., "Proximal Policy Optimization Algorithms" (2017), arXiv 1707.06347; D. Ye et al. (2019),
     arXiv 1912.09729, for `dual`; Q. Yu et al., "DAPO" (2025), arXiv 2503.14476, for unequal bounds.
     """
@@ -50,6 +51,8 @@ def clipped_loss(
             f"advantages have shape {list(advantages.shape)} and the logprobs {list(logprobs.shape)}. Give [B, T], or "
             "[B, 1] for one of each completion: advantages[:, None]."
         )
+    if not (low >= 0 and high >= 0 and (dual is None or dual > 1)):
+        raise UsageError(f"low is {low}, high {high}, dual {dual}: bounds are 0 or more, and `dual` is above 1.")
     ratio = torch.exp(logprobs - old_logprobs)
     loss = torch.maximum(-ratio * advantages, -ratio.clamp(1 - low, 1 + high) * advantages)
     if dual is None:
@@ -74,18 +77,21 @@ def aggregated(
     Completions without a marked token count as none, unless `whole` counts them. Nothing marked: 0, with gradient 0.
     whole: the counts of the batch that this is a part of; without it, this is all of it. The summands of all parts then
     add up to the loss, whatever the parts are.
-    Shape: [B, T], [B, T] -> []. Raises: AlignmentError if shapes differ; UsageError if `length` is needed and absent.
+    Shape: [B, T], [B, T] -> []. Raises: AlignmentError for other shapes; UsageError for a mask that holds something
+    else than 0 and 1, and if `length` is needed and absent.
     Source: DAPO, equation 8 and section 3.3; Dr. GRPO, section 3.
     """
-    counts = loss_mask.bool().sum(dim=1)
+    if losses.ndim != 2:
+        raise AlignmentError(f"losses have shape {list(losses.shape)}; they are [B, T].")
+    mask = marked(loss_mask)
+    sums, counts = masked_sum(losses, mask, dim=1), mask.sum(dim=1)
     all_of = whole or Whole(tokens=int(counts.sum()), sequences=int((counts > 0).sum()))
-    sums = masked_sum(losses, loss_mask, dim=1)
     if how == "token_mean":
         return sums.sum() / max(all_of.tokens, 1)
     if how == "sequence_mean":
         return (sums / counts.clamp(min=1)).sum() / max(all_of.sequences, 1)
     if how != "constant_length":
         raise UsageError(f"there is no aggregation {how!r}. Aggregations: {', '.join(AGGREGATIONS)}.")
-    if length is None or length < 1:
+    if length is None or not length >= 1:
         raise UsageError("constant_length needs a length of 1 or more: the longest completion that is allowed.")
     return sums.sum() / (max(all_of.sequences, 1) * length)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from onepolicy.errors import UsageError
+from onepolicy.signal.kinds import floating
 
 
 def soft_overlong(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:
@@ -16,7 +17,7 @@ def soft_overlong(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:
     """
     if not 0 < buffer <= limit:
         raise UsageError(f"a buffer of {buffer} tokens before a limit of {limit}: it must be 1 to the limit.")
-    return ((limit - buffer - _float(lengths)) / buffer).clamp(-1.0, 0.0)
+    return ((limit - buffer - floating(lengths)) / buffer).clamp(-1.0, 0.0)
 
 
 def length_band(lengths: Tensor, *, low: int, high: int, decay: int) -> Tensor:
@@ -24,12 +25,8 @@ def length_band(lengths: Tensor, *, low: int, high: int, decay: int) -> Tensor:
 
     Shape: [B] -> [B] float. Raises: UsageError unless 0 <= low <= high and decay > 0.
     """
-    if not 0 <= low <= high or decay < 1:
+    if not 0 <= low <= high or not decay >= 1:
         raise UsageError(f"a band from {low} to {high} with a decay of {decay}: 0 <= low <= high and decay >= 1.")
-    found = _float(lengths)
+    found = floating(lengths)
     outside = torch.maximum(low - found, found - high).clamp(min=0.0)
     return (1.0 - outside / decay).clamp(min=0.0)
-
-
-def _float(lengths: Tensor) -> Tensor:
-    return lengths if lengths.is_floating_point() else lengths.to(torch.float64)

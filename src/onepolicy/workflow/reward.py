@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from onepolicy.errors import UsageError
 from onepolicy.integrations.scorers import open_scorer, scorer_spec
@@ -18,7 +16,7 @@ from onepolicy.signal.reward.check import CHECKS, checked
 from onepolicy.signal.reward.pairs import load_pairs
 from onepolicy.signal.reward.result import RewardChecks
 from onepolicy.signal.reward.scorer import Scorer
-from onepolicy.signal.reward.subject import Subject, subject_of
+from onepolicy.signal.reward.subject import Subject, is_finite, subject_of
 from onepolicy.workflow.progress import Progress, Silent
 from onepolicy.workflow.reward_judge import judge_protocol
 
@@ -42,6 +40,7 @@ class RewardRequest:
 def check_reward(request: RewardRequest, *, progress: Progress | None = None) -> RewardChecks:
     """Score pairs of answers with a reward model in many ways that must not matter, and in some that must.
 
+    What is printed meanwhile goes to stderr.
     Raises: UsageError for a spec or a file that cannot be used; EngineError if the model cannot be loaded, or gives no
     scores.
     """
@@ -50,7 +49,7 @@ def check_reward(request: RewardRequest, *, progress: Progress | None = None) ->
     pairs = load_pairs(request.pairs)
     shown = progress or Silent()
     of_judge = [judge_protocol(request.judge, request.protocol)] if request.judge else []
-    with _opened(request) as (scorer, served):
+    with redirect_stdout(sys.stderr), _opened(request) as (scorer, served):
         shown.start("scoring pairs", len(CHECKS) + 1, "steps")
         subject = subject_of(scorer, pairs, served=served)
         shown.advance(1)
@@ -80,7 +79,7 @@ def _result(request: RewardRequest, subject: Subject, verdicts: Sequence[Verdict
         model=request.model,
         served=request.served,
         pairs=len(subject.pairs),
-        spread=subject.spread if np.isfinite(subject.scores).all() else math.nan,
+        spread=subject.spread if is_finite(subject.scores).all() else None,
         status=decide(verdicts),
         sentence=_sentence(verdicts),
         verdicts=tuple(verdicts),

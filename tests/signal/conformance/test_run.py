@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from onepolicy.errors import EngineError
 from onepolicy.records.conform import Answer
 from onepolicy.signal.conformance import references, variants
 from onepolicy.signal.conformance.cases import CASES
@@ -30,7 +31,9 @@ def moved(found):
 
 def test_the_references_agree_in_every_role_and_every_case():
     found = run(subject())
-    assert {one.answer for one in found.tried} == {Answer.AGREES}
+    assert {one.answer for one in found.tried if one.role not in STATEMENTS} == {Answer.AGREES}
+    assert {one.found for one in found.of(Answer.NOT_TRIED)} == {"it says unknown, which cannot be wrong"}
+    assert not found.of(Answer.WRONG)
     assert {(one.role, one.case) for one in found.tried} == {(case.role, case.name) for case in CASES}
     assert {case.role for case in CASES} == set(ROLES)
     assert found.exit_status == 0
@@ -46,9 +49,9 @@ def test_every_case_flags_a_function_that_is_wrong_there(case):
     assert difference(case.observe(lambda *given: moved(reference(*given))), case.observe(reference))
 
 
-def test_who_says_unknown_is_not_wrong():
+def test_who_says_unknown_is_not_wrong_and_not_checked():
     for role in STATEMENTS:
-        assert {one.answer for one in answers(role, lambda *_: None).values()} == {Answer.AGREES}
+        assert {one.answer for one in answers(role, lambda *_: None).values()} == {Answer.NOT_TRIED}
 
 
 def test_what_a_function_raises_is_its_answer():
@@ -81,6 +84,11 @@ def test_a_function_that_declines_a_batch_was_not_tried_there():
         ("agrees", "yes", "returned a str and not a bool or None"),
         ("gae", torch.zeros(3, 5), "did not return two tensors"),
         ("completion_logprobs", torch.zeros(3, 1), "value has shape"),
+        ("kl", torch.zeros(6, dtype=torch.complex64), "complex64, torch.strided, on cpu) that is not dense, real"),
+        ("dual_clip_loss", torch.zeros((), device="meta"), "on meta) that is not dense, real and on the CPU"),
+        ("constant_length", torch.zeros(1).to_sparse(), "torch.sparse_coo, on cpu) that is not dense"),
+        ("agrees", torch.tensor([True], device="meta"), "on meta) that is not dense"),
+        ("completion_mask", torch.full((3, 5), torch.nan), "mask"),
     ],
 )
 def test_an_answer_of_another_kind_is_wrong_and_says_what_came_back(role, returned, text):
@@ -96,6 +104,36 @@ def test_bfloat16_and_integers_are_compared_as_numbers():
     assert {one.answer for one in found.values()} == {Answer.AGREES}
 
 
+def test_a_mask_of_other_numbers_than_0_and_1_is_wrong():
+    for marked in (torch.nan, -7.0):
+        for one in answers(
+            "completion_mask", lambda *given, m=marked: torch.where(references.completion_mask(*given), m, 0.0)
+        ).values():
+            assert (one.answer, one.found) == (Answer.WRONG, f"mask {marked:.4g} at [0, 0], should be True")
+
+
+def reference_of(role, *, first):
+    """The reference, after what is done to its arguments in place."""
+
+    def call(*given):
+        first(*given)
+        return ROLES[role].reference(*given)
+
+    return call
+
+
+@pytest.mark.parametrize("role", [name for name, role in ROLES.items() if "loss_mask" in role.signature])
+def test_a_mask_that_is_changed_in_place_is_the_functions_own(role):
+    def drops(*given):
+        for one in given:
+            if isinstance(one, torch.Tensor) and not one.is_floating_point():
+                one[:, 0] = 0
+
+    if role not in (*STATEMENTS, "model_logprobs"):
+        assert Answer.WRONG in {one.answer for one in answers(role, reference_of(role, first=drops)).values()}
+    assert Answer.WRONG not in {one.answer for one in answers(role, ROLES[role].reference).values()}
+
+
 def test_what_a_function_does_to_its_batch_is_not_seen_by_the_next():
     def spoils(values, loss_mask):
         found = references.whiten(values, loss_mask)
@@ -103,8 +141,78 @@ def test_what_a_function_does_to_its_batch_is_not_seen_by_the_next():
         loss_mask.zero_()
         return found
 
-    answers("whiten", spoils)
+    assert {one.answer for one in answers("whiten", spoils).values()} == {Answer.AGREES}
     assert {one.answer for one in answers("whiten", references.whiten).values()} == {Answer.AGREES}
+
+
+def no_gradients(*_):
+    torch.set_grad_enabled(False)
+
+
+def nowhere(*_):
+    torch.set_default_device("meta")
+
+
+def half(*_):
+    torch.set_default_dtype(torch.bfloat16)
+
+
+@pytest.mark.parametrize("sets", [no_gradients, nowhere, half])
+def test_what_a_function_sets_in_torch_is_not_seen_by_the_next(sets):
+    def state():
+        return torch.is_grad_enabled(), torch.get_default_device(), torch.get_default_dtype()
+
+    before = state()
+    one = answers("policy_loss", reference_of("policy_loss", first=sets))
+    assert sets is half or Answer.AGREES not in {each.answer for each in one.values()}
+    assert state() == before
+
+
+def test_a_function_without_a_gradient_is_wrong_wherever_gradients_were_switched_off():
+    def detached(logprobs, *rest):
+        return references.policy_loss(logprobs.detach(), *rest)
+
+    with torch.inference_mode():
+        found = answers("policy_loss", detached)
+        assert {one.answer for one in answers("policy_loss", references.policy_loss).values()} == {Answer.AGREES}
+    assert {one.answer for one in found.values()} == {Answer.WRONG}
+    assert found["on policy"].found.startswith("gradient is 0 everywhere, should be ")
+    assert found["one small step"].found.startswith("sign is 0 everywhere, should be ")
+    for one in answers("kl_loss", lambda logprobs, reference: logprobs.detach() - reference).values():
+        assert one.found.startswith("gradient is 0 everywhere, should be ")
+
+
+def test_a_reference_that_does_not_work_any_more_decides_nothing(monkeypatch):
+    def replaced(*_, **__):
+        raise RuntimeError("replaced")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(references.of_kl, "kl_value", replaced)
+        with pytest.raises(EngineError, match="kl, mean: our own reference raised RuntimeError: replaced"):
+            answers("kl", lambda *_: replaced())
+
+
+class Unsayable(BaseException):
+    def __str__(self):
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("multi\nline \x1b[31m"), "raised RuntimeError: multi line \\x1b[31m"),
+        (ValueError("\ud800"), "raised ValueError: \\ud800"),
+        (Unsayable(), "raised Unsayable: <exception str() failed>"),
+        (KeyError(), "raised KeyError"),
+    ],
+)
+def test_whatever_is_raised_is_said_in_one_line_that_json_keeps(error, said):
+    def fails(*_):
+        raise error
+
+    one = run(Subject(name="x", functions=[Function(role="kl", label="kl", call=fails)]))
+    assert {answer.found for answer in one.tried} == {said}
+    assert type(one).model_validate_json(one.model_dump_json()) == one
 
 
 def test_a_known_difference_explains_only_what_it_reproduces():

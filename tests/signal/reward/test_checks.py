@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 
+from onepolicy.engines.http import StatusError
 from onepolicy.errors import EngineError, UsageError
 from onepolicy.judgement.decide import decide
 from onepolicy.records.verdict import Status
-from onepolicy.signal.reward.check import CHECKS
+from onepolicy.signal.reward.check import CHECKS, checked
+from onepolicy.signal.reward.pairs import load_pairs
+from onepolicy.signal.reward.response_swap import _preference
 
 NEED_A_MODEL = ("own_tokenizer", "two_loads", "padding", "precision")
 
@@ -162,10 +165,86 @@ def test_a_server_that_cuts_the_end_off_fails_and_one_that_refuses_passes(functi
 
     def refuses(one):
         if len(one[-1]["content"]) > 2000:
-            raise EngineError("status 400: too long")
+            raise StatusError("status 400", status=400, said="the text is too long")
         return plain(one)
 
     assert "truncation_side" in failing(verdicts(function(cut, max_length=2000)))
     assert verdicts(function(refuses, max_length=2000))["truncation_side"].status is Status.PASS
     assert verdicts(function(max_length=2000))["truncation_side"].status is Status.PASS
     assert verdicts(function())["truncation_side"].status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StatusError("x", status=400, said="maximum context length is 512 tokens"), Status.PASS),
+        (StatusError("x", status=400, said="KeyError: 'messages'"), Status.UNKNOWN),
+        (StatusError("x", status=401, said="a bad tokenization"), Status.UNKNOWN),
+        (StatusError("x", status=429, said="too many tokens per minute"), Status.UNKNOWN),
+        (StatusError("x", status=500, said="too long"), Status.UNKNOWN),
+        (EngineError("http://host/tokens: no answer"), Status.UNKNOWN),
+    ],
+)
+def test_only_a_refusal_that_names_the_length_is_one(function, plain, verdicts, error, status):
+    def refuses(one):
+        if len(one[-1]["content"]) > 2000:
+            raise error
+        return plain(one)
+
+    found = verdicts(function(refuses, max_length=2000))["truncation_side"]
+    assert (found.status, found.required) == (status, True)
+
+
+class Breaks:
+    """A scorer whose call of a number, counted from 0, goes wrong."""
+
+    def __init__(self, scorer, at, breaks):
+        self.info, self._score, self._at, self._breaks, self.calls = scorer.info, scorer.score, at, breaks, 0
+
+    def score(self, conversations):
+        self.calls += 1
+        found = self._score(conversations)
+        return self._breaks(found) if self.calls - 1 == self._at else found
+
+
+def nan_in(scores):
+    return np.where(np.arange(len(scores))[:, None] == len(scores) - 1, np.nan, scores)
+
+
+def failing_call(scores):
+    raise EngineError("CUDA out of memory")
+
+
+@pytest.mark.parametrize(("breaks", "status"), [(nan_in, Status.FAIL), (failing_call, Status.UNKNOWN)])
+def test_whichever_call_goes_wrong_it_decides(function, subject, breaks, status):
+    def run(at):
+        scorer = Breaks(function(max_length=100), at, breaks)
+        return list(checked(subject(scorer, scorer))), scorer.calls
+
+    whole, calls = run(None)
+    assert decide(whole) is Status.PASS
+    for at in range(24, calls):
+        assert decide(run(at)[0]) is status, at
+
+
+def test_scores_that_float32_cannot_hold_are_no_numbers(function, plain, verdicts):
+    found = verdicts(function(lambda one: plain(one) * 1e308))
+    assert found["finite_scores"].status is Status.FAIL
+
+
+def test_outputs_that_change_their_number_are_an_error(function, plain, subject):
+    with pytest.raises(EngineError, match=r"gives \[1, 2\] outputs"):
+        subject(function(lambda one: [plain(one)] * (1 + ("43" in one[-1]["content"]))))
+
+
+def test_a_score_that_prefers_the_worse_answer_is_not_decided(function, plain, verdicts):
+    chosen = {pair.chosen for pair in load_pairs(None)}
+    found = verdicts(function(lambda one: plain(one) - 9 * (one[-1]["content"] in chosen)))["response_swap"]
+    assert (found.status, found.required) == (Status.UNKNOWN, True)
+    assert "in 0 of 12 pairs" in found.message
+
+
+def test_a_preference_of_worse_answers_that_a_coin_may_have_only_informs():
+    found = _preference("in 0 of 4 pairs.", 0, 4)
+    assert (found.status, found.required) == (Status.UNKNOWN, False)
+    assert _preference("in 2 of 4 pairs.", 2, 4).status is Status.PASS

@@ -92,7 +92,8 @@ def test_a_sound_model_passes_and_everything_is_looked_at(verdicts):
     assert isinstance(Model(), OpenScorer)
     assert failing(found) == set()
     open_ones = {name for name, one in found.items() if one.status is Status.UNKNOWN}
-    assert open_ones <= {"served", "length_slope"}
+    assert open_ones <= {"served", "length_slope", "response_swap"}, "its sums prefer no answer"
+    assert not any(one.required for one in found.values() if one.status is Status.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -150,3 +151,30 @@ def test_padding_never_goes_beyond_the_longest_text(verdicts):
 
     verdicts(Counts(max_length=90))
     assert max(longest) <= 90
+
+
+@pytest.mark.parametrize("share", np.linspace(0.05, 0.99, 16))
+def test_whichever_call_of_a_model_gives_nan_a_check_that_decides_fails(verdicts, share):
+    calls = []
+
+    class Breaks(Model):
+        def score_padded(self, one, *, side, pads):
+            calls.append(None)
+            return super().score_padded(one, side=side, pads=pads) + (np.nan if len(calls) == at else 0.0)
+
+    at = 0
+    sound = verdicts(Breaks(dtype="bfloat16"))
+    assert failing(sound) == set()
+    at = int(share * len(calls))
+    calls.clear()
+    assert len(failing(verdicts(Breaks(dtype="bfloat16")))) == 1
+
+
+def test_what_16_bits_would_spoil_only_informs_of_a_float32_model(verdicts):
+    class Overflows(Model):
+        def again(self, *, seed=0, dtype=None):
+            return Overflows(head=np.inf) if dtype == "bfloat16" else self
+
+    found = verdicts(Overflows())["precision"]
+    assert (found.status, found.required) == (Status.FAIL, False)
+    assert "in bfloat16" in found.message

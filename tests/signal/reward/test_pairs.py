@@ -50,10 +50,13 @@ def test_each_form_of_preference_data_is_read(tmp_path, line):
         ([{"prompt": "q", "chosen": "a"}], "a pair is an object"),
         ([{"prompt": "q", "chosen": "a", "rejected": "a"}], "both answers are the same text"),
         ([{"prompt": "q", "chosen": 3, "rejected": "a"}], "chosen: "),
-        ([{"chosen": [USER, USER], "rejected": [{"role": "user", "content": "x"}, USER]}], "differ before"),
+        ([{"chosen": [USER, USER], "rejected": [{"role": "user", "content": "x"}, USER]}], "differs"),
         (four()[:3], "has 3 pairs"),
         ([], "has 0 pairs"),
         (four(id="p"), "the id 'p' stands twice"),
+        (four(prompt="q0"), "line 2: has the pair of .*line 1"),
+        (four(prompt=None), "line 1: there is no prompt"),
+        (four(rejected=[{"role": "user", "content": "other"}, {"role": "assistant", "content": "b"}]), "is not the"),
     ],
 )
 def test_a_file_that_is_none_is_refused_with_its_line(tmp_path, lines, said):

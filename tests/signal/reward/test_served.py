@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from onepolicy.errors import UsageError
 from onepolicy.records.verdict import Status
 from onepolicy.signal.reward.served import line, residual, served
 
@@ -45,7 +46,7 @@ def test_a_softmax_over_several_outputs_is_named(function, plain, subject):
         both = np.exp(raw(one))
         return both / both.sum()
 
-    found = served(subject(function(raw), function(soft)))
+    found = served(subject(function(raw), function(soft, label=0)))
     assert "a softmax of the trainer's" in found.message
 
 
@@ -54,8 +55,20 @@ def test_without_a_server_it_is_not_checked(function, subject):
     assert (found.status, found.required) == (Status.UNKNOWN, False)
 
 
-def test_scores_that_are_no_numbers_fail(function, subject):
-    assert served(subject(function(), function(lambda one: np.nan))).status is Status.FAIL
+def test_scores_that_are_no_numbers_fail(function, verdicts):
+    assert verdicts(function(), function(lambda one: np.nan))["served"].status is Status.FAIL
+
+
+def test_several_served_outputs_fail_until_one_is_named_that_there_is(function, plain, subject):
+    def two(one):
+        return [plain(one), -plain(one)]
+
+    found = served(subject(function(), function(two)))
+    assert found.status is Status.FAIL
+    assert "2 outputs for a text, and nothing says which is the reward" in found.message
+    assert served(subject(function(), function(two, label=0))).status is Status.PASS
+    with pytest.raises(UsageError, match="has no output 3; it has 2"):
+        served(subject(function(), function(two, label=3)))
 
 
 def test_constant_served_scores_are_infinitely_far_from_others_and_equal_to_themselves():

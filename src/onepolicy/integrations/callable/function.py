@@ -73,7 +73,7 @@ def load_function(target: str) -> UserFunction:
             f"callable:path/to/file.py:score."
         )
     module = load_module(where, named=f"callable:{target}")
-    function = getattr(module, name, None)
+    function = named_in(module, name)
     if not callable(function):
         raise UsageError(f"callable:{target}: {where} has no function {name!r}. {_functions_of(module)}")
     return UserFunction(name=target, call=function, version=str(getattr(module, "__version__", "")))
@@ -82,15 +82,40 @@ def load_function(target: str) -> UserFunction:
 def load_module(where: str, *, named: str) -> ModuleType:
     """The module `my_pkg.scoring`, or the file `path/to/file.py` as one. named: what a person wrote, for messages.
 
-    Raises: UsageError if there is no such file, EngineError if importing it fails.
+    Raises: UsageError if there is no such file or module, EngineError if importing it fails.
     """
     is_file = where.endswith(".py")
     if is_file and not Path(where).is_file():
         raise UsageError(f"{named}: there is no file {where} in {os.getcwd()}.")
+    if not is_file and not all(where.split(".")):  # importlib asks for a package, or for a name
+        raise UsageError(f"{named} names no module. Write my_pkg.scoring, or path/to/file.py.")
     try:
         return _from_file(Path(where).resolve()) if is_file else _from_name(where)
-    except (Exception, SystemExit) as error:  # whatever a stranger's module raises is theirs to mend
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a stranger's module raises is theirs to mend
+        if isinstance(error, ModuleNotFoundError) and f"{where}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"{named}: there is no module {where} in {os.getcwd()} or on sys.path. {_next(where)}"
+            ) from error
         raise EngineError(f"{named}: importing {where} failed:\n{_end_of_traceback(error)}") from error
+
+
+def named_in(module: ModuleType, name: str) -> object:
+    """What a module has of this name; None if nothing. Raises: EngineError if its own `__getattr__` fails."""
+    try:
+        return getattr(module, name, None)
+    except (Exception, SystemExit) as error:  # as above
+        raise EngineError(f"{module.__name__}: looking up {name} failed:\n{_end_of_traceback(error)}") from error
+
+
+def _next(where: str) -> str:
+    """What the name of a module that is not there may have been meant for: a function of one, or a file."""
+    parent, _, last = where.rpartition(".")
+    if last in getattr(sys.modules.get(parent), "__dict__", {}):
+        return f"Did you mean {parent}:{last}?"
+    is_file = Path(f"{where}.py").is_file()
+    return f"Did you mean {where}.py?" if is_file else "Check the name, or give a file: path/to/file.py."
 
 
 def _from_name(name: str) -> ModuleType:

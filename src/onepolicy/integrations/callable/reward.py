@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from onepolicy.engines.options import EngineOptions
+from onepolicy.engines.scores import numbers_in
 from onepolicy.engines.spec import EngineSpec
 from onepolicy.errors import EngineError
 from onepolicy.integrations.callable.function import UserFunction, load_function
@@ -52,14 +53,20 @@ class CallableReward:
 
 def numbers_of(answer: Any, count: int, *, name: str) -> Float64:
     """What a function returned as [B, L]; a tensor may still carry a gradient. Raises: EngineError if it is none."""
-    for step in ("detach", "cpu", "float"):  # of a tensor, whose library need not be imported here
-        answer = getattr(answer, step)() if hasattr(answer, step) else answer
+    kind = type(answer).__name__
+    if isinstance(answer, str | bytes | Mapping | Set):
+        raise EngineError(f"{name}: returned {kind}, not one number for each conversation. Return a list.")
     try:
-        found = np.asarray([float("nan") if one is None else one for one in answer], dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise EngineError(f"{name}: returned {type(answer).__name__}, not one number for each conversation.") from error
-    if found.ndim == 1:
-        found = found[:, None]
-    if found.ndim != 2 or len(found) != count or not found.shape[1]:
+        found = np.stack([numbers_in(_listed(one)) for one in _listed(answer)])
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise EngineError(f"{name}: returned {kind}, not one number for each conversation ({error}).") from error
+    if len(found) != count:
         raise EngineError(f"{name}: returned numbers of shape {list(found.shape)} for {count} conversations.")
     return found
+
+
+def _listed(value: Any) -> Any:
+    """Lists and numbers of Python in place of tensors, whose library need not be imported here, arrays and tuples."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value

@@ -1,6 +1,7 @@
 """A reward model behind a URL of anybody's: `{"input": [conversation, ...]}` in, `{"scores": [...]}` out.
 
-A conversation is a list of messages, the last one is scored. `{"data": [{"score": ...}, ...]}` is read as well.
+A conversation is a list of messages, the last one is scored. `{"data": [{"score": ...}, ...]}` is read as well, in the
+order of "index" where it has one.
 """
 
 from __future__ import annotations
@@ -56,4 +57,11 @@ class JsonReward:
 def _scores(answer: Json) -> list[object]:
     if "scores" in answer:
         return list(answer["scores"])
-    return [one["score"] for one in answer["data"]]
+    if "data" not in answer:
+        raise ValueError(f'it has {sorted(answer)} and neither "scores" nor "data"')
+    rows = answer["data"]
+    if any("index" in one for one in rows):
+        rows = sorted(rows, key=lambda one: one["index"])
+        if [one["index"] for one in rows] != list(range(len(rows))):
+            raise ValueError("each index from 0 must stand once")
+    return [one["score"] for one in rows]

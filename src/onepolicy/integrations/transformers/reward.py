@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 import torch
 from torch import Tensor
@@ -107,11 +108,23 @@ class TransformersReward:
         cut: dict[str, Any] = {"truncation": True, "max_length": limit} if limit else {}
         with quiet_transformers():
             if self.facts.has_template:
-                messages = [dict(message) for message in conversation]
-                ids = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **cut)
+                ids = self._templated(conversation, cut)
             else:
                 ids = tokenizer("\n".join(message["content"] for message in conversation), **cut)["input_ids"]
         return TokenIds(ids=np.asarray(ids, dtype=np.int32), tokenizer=self._loaded.tokenizer_hash)
+
+    def _templated(self, conversation: Conversation, cut: dict[str, Any]) -> list[int]:
+        messages = [dict(message) for message in conversation]
+        try:
+            ids: list[int] = self._loaded.tokenizer.apply_chat_template(
+                messages, tokenize=True, return_dict=False, **cut
+            )
+        except (jinja2.TemplateError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise EngineError(
+                f"{self._named.name}: its chat template refuses a conversation, or is none ({type(error).__name__}: "
+                f"{error}). Try it with: onepolicy tokens template."
+            ) from error
+        return ids
 
     def _own(self, texts: Sequence[TokenIds]) -> list[IntArray]:
         foreign = next((one for one in texts if one.tokenizer != self._loaded.tokenizer_hash), None)
@@ -128,7 +141,7 @@ class TransformersReward:
         try:
             with torch.inference_mode():
                 logits = model(input_ids=input_ids.to(device), attention_mask=mask.to(device)).logits
-        except (ValueError, RuntimeError, IndexError) as error:
+        except (ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
             raise EngineError(
                 f"{self._named.name}: the model refuses a batch of shape {list(input_ids.shape)}: {error}"
             ) from error

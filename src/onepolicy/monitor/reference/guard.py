@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -20,11 +22,10 @@ from onepolicy.monitor.reference.record import (
     Kind,
     ReferenceAlarm,
     ReferenceRecord,
-    read_reference,
     write_reference,
 )
 from onepolicy.monitor.reference.standing import UNSEEN, ReferenceStanding
-from onepolicy.monitor.reference.start import NOISE, MustBe, noise_of, other_version, start_of
+from onepolicy.monitor.reference.start import NOISE, MustBe, earlier_record, noise_of, other_version, start_of
 from onepolicy.monitor.trying import Trying
 from onepolicy.records.verdict import Status
 from onepolicy.weights.digest import WeightsDigest
@@ -54,7 +55,7 @@ class ReferenceGuard:
         policy: Policy = "warn",
         every: int = EVERY,
     ) -> None:
-        """Look at the reference, and write `reference.json` into a folder, which may be the monitor's.
+        """Look at the reference, and write `reference.json` into a folder, which may be the monitor's, and no guard's.
 
         trained: the policy's model, as it starts. expected: folder, file or digest of the reference's base weights.
         Without `expected`, the reference must be the one of the folder's record, and where there is none, what the
@@ -63,21 +64,24 @@ class ReferenceGuard:
         """
         if policy not in POLICIES:
             raise UsageError(f"there is no policy {policy!r}. Policies: {', '.join(POLICIES)}.")
-        if trained is None and expected is None:
-            raise UsageError(
-                "nothing says what the reference must be: give `trained`, the policy's model, which it equals at the "
-                "start, or `expected`, the folder of its weights."
-            )
-        if number_of(every) < 1:
-            raise UsageError(f"`every` is {every}; give the steps between two checks, 1 or more.")
-        self.path, self.policy, self.every = path_of(path), policy, every
+        if path == "":
+            raise UsageError("the path is empty; give a folder for reference.json, such as the monitor's.")
+        must_be = MustBe(trained=trained, expected=expected)
+        self.path, self.policy, self.every = path_of(path), policy, _interval(every)
         self._reference = reference if isinstance(reference, Reference) else Reference(model=reference)
         self._trained, self._optimizer = trained, None
         self._passes = Passes(self._reference)
         self._standing = ReferenceStanding()
         self._number: int | None = None
         """of the step that has ended last"""
-        self._begin(MustBe(trained=trained, expected=expected))
+        self._unseen = 0
+        """steps that have ended since the last check"""
+        self._held = ExitStack()
+        try:
+            self._begin(must_be)
+        except BaseException:
+            self._held.close()
+            raise
 
     @property
     def status(self) -> Status:
@@ -96,6 +100,7 @@ class ReferenceGuard:
 
     def watch(self, optimizer: Any) -> None:
         """Say what is trained, once it is known: anything with torch's `param_groups`. Raises: TrainingHalted."""
+        self._check_open()
         self._optimizer = optimizer
         with self._trying("look at the optimizer"):
             self._looked("trained", self._standing.last_step, self._trained_along())
@@ -107,12 +112,12 @@ class ReferenceGuard:
         What is no number is a failure of the guard, which training survives. Raises: TrainingHalted under the policy
         "halt": on one rank at once, on several at the next check.
         """
-        if self._standing.closed:
-            raise UsageError(f"the guard of {self.path} is closed. Make another one to go on with the same folder.")
+        self._check_open()
         due = False
         with self._trying("take the number of a step"):
             first, self._number = self._number is None, number_of(number)
-            due = first or self._number - self._standing.last_step >= self.every
+            self._unseen += 1  # as numbers may begin again, or stand still
+            due = first or max(self._unseen, abs(self._number - self._standing.last_step)) >= self.every
         if due:
             self._look(digest=(self._standing.checks + 1) % DIGEST_EVERY == 0)
         if due or not many_ranks():
@@ -124,6 +129,7 @@ class ReferenceGuard:
         score: a model -> the logprobs of the same tokens, as the trainer computes them. It is called for the reference,
         and for the policy if they differ. Shape: any, the same for both; nats.
         """
+        self._check_open()
         tolerance = self._start.tolerance
         with self._trying("score what the trainer scored"):
             given, own = logprobs.detach().float().flatten().cpu(), self._passes.at_rest(score)
@@ -143,8 +149,7 @@ class ReferenceGuard:
             return
         self._look(digest=True)
         self._together()
-        self._standing.closed = True
-        self._write()
+        self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -156,11 +161,20 @@ class ReferenceGuard:
             self.close()
         elif not self._standing.closed:  # other ranks may be gone: nothing is waited for
             self._standing.fail(UNSEEN, f"it ended with {kind.__name__}: {error}")
-            self._write(ended=True)
+            self._end()
+
+    def _check_open(self) -> None:
+        if self._standing.closed:
+            raise UsageError(f"the guard of {self.path} is closed. Make another one to go on with the same folder.")
+
+    def _end(self) -> None:
+        self._standing.closed = True
+        self._write()
+        self._held.close()
 
     def _begin(self, must_be: MustBe) -> None:
         """The look before the training; what goes wrong in it is an error."""
-        earlier = from_all_ranks(read_reference(self.path))[0]  # before the first rank writes
+        earlier = earlier_record(self.path, self._held)
         if earlier is not None and not earlier.checks:
             earlier = None  # that training has not begun
         if earlier is not None:
@@ -179,6 +193,7 @@ class ReferenceGuard:
     def _look(self, *, digest: bool) -> None:
         """Ask every question whose answer may have changed."""
         step = self._standing.last_step if self._number is None else self._number
+        self._unseen = 0
         with self._trying("look at the reference"):
             self._looked("trained", step, self._trained_along())
             at_rest = self._passes.at_rest()
@@ -218,21 +233,20 @@ class ReferenceGuard:
                 f"the guard of the reference policy could not {what}: {why}. The training goes on, and it never passes."
             )
 
-    def _write(self, *, ended: bool = False, must: bool = False) -> None:
+    def _write(self, *, must: bool = False) -> None:
         """The first rank's. must: whether not being able to is an error."""
         if not is_first_rank():
             return
-        record = self._record(ended=ended or self._standing.closed)
         if must:
-            write_reference(self.path, record)
+            write_reference(self.path, self._record())
             return
         with self._trying("write its record"):
-            write_reference(self.path, record)
+            write_reference(self.path, self._record())
 
-    def _record(self, *, ended: bool) -> ReferenceRecord:
+    def _record(self) -> ReferenceRecord:
         standing, start = self._standing, self._start
         return ReferenceRecord(
-            status=standing.status.value if ended else "running",
+            status=standing.status.value if standing.closed else "running",
             why=standing.why,
             policy=self.policy,
             every=self.every,
@@ -252,6 +266,11 @@ class ReferenceGuard:
         for alarms, failures in from_all_ranks((self.alarms, self._standing.failures)):
             self._standing.take(alarms, failures)
         if self.policy == "halt" and self.alarms:
-            self._standing.closed = True
-            self._write()
+            self._end()
             raise halt(self.alarms, self.path)
+
+
+def _interval(every: object) -> int:
+    if not isinstance(every, bool) and isinstance(every, Integral) and int(every) >= 1:
+        return int(every)
+    raise UsageError(f"`every` is {every!r}; give the steps between two checks, a whole number, 1 or more.")

@@ -45,6 +45,10 @@ class Reference:
     canary: Tensor | None = None
     """[B, T] fixed ids that are scored again and again; None: some that are spread over the vocabulary"""
 
+    def __post_init__(self) -> None:
+        """Raises: UsageError for a model that cannot be scored."""
+        check_model(self.model, "the reference")
+
     def weights(self) -> dict[str, Tensor]:
         """Its weights by the names that they have in the model's file, on their devices."""
         state = {plain_name(name): value for name, value in self.model.state_dict().items() if hasattr(value, "detach")}
@@ -62,11 +66,23 @@ class Reference:
 
     @property
     def device(self) -> torch.device:
-        """Of its first weight. Raises: UsageError for a model without weights."""
-        first = next(self.model.parameters(), None)
-        if first is None:
-            raise UsageError(f"the reference, a {type(self.model).__name__}, has no weights; give the model itself.")
-        return first.device
+        """Of its first weight."""
+        return next(self.model.parameters()).device
+
+
+def check_model(model: object, what: str) -> None:
+    """Raises: UsageError for what is no module, has no weights, or has some without values."""
+    kind = type(model).__name__
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{what} is a {kind}; give the model itself, a torch.nn.Module.")
+    on_meta = [weights.is_meta for weights in model.parameters()]
+    if not on_meta:
+        raise UsageError(f"{what}, a {kind}, has no weights; give the model itself.")
+    if any(on_meta):
+        raise UsageError(
+            f"{what}, a {kind}, has {sum(on_meta)} of its {len(on_meta)} weights on the device meta, where they have "
+            "no values. Load them first."
+        )
 
 
 def without_adapters(model: Any, *, score: Score = teacher_forced) -> Reference:

@@ -22,8 +22,7 @@ def canary_of(model: Any) -> Tensor:
 
     Raises: UsageError for a model that does not say how many tokens it knows.
     """
-    embedding = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
-    size = getattr(embedding, "num_embeddings", 0)
+    size = _vocabulary_of(model)
     if not size:
         raise UsageError(f"a {type(model).__name__} does not say how many tokens it knows; give `canary`, ids [B, T].")
     return torch.tensor([_SPREAD * number % size for number in range(LENGTH)])[None]
@@ -58,9 +57,11 @@ class Passes:
     def __init__(self, reference: Reference) -> None:
         """Raises: UsageError if its canary is none."""
         ids = canary_of(reference.model) if reference.canary is None else reference.canary
-        if ids.ndim != 2 or ids.shape[1] < 2 or not ids.numel() or ids.is_floating_point():
-            raise UsageError(f"`canary` is {ids.dtype} {list(ids.shape)}; give whole ids [B, T] with T of 2 or more.")
+        whole = isinstance(ids, Tensor) and ids.dtype in (torch.int32, torch.int64)
+        if not whole or ids.ndim != 2 or ids.shape[1] < 2 or not ids.numel():
+            raise UsageError(f"`canary` is {_shown(ids)}; give whole ids, int64 [B, T] with T of 2 or more.")
         self._reference, self._ids = reference, ids.to(reference.device)
+        self._first, self._last = int(ids.min()), int(ids.max())
 
     def as_it_is(self) -> Tensor:
         """The reference in the modes that its modules have now."""
@@ -80,8 +81,36 @@ class Passes:
             return self._over(policy, score)
 
     def _over(self, model: Any, score: Callable[[Any], Tensor] | None = None) -> Tensor:
+        if score is None:
+            self._check_known(model)
         found = self._reference.score(model, self._ids) if score is None else score(model)
+        if not isinstance(found, Tensor) or not found.numel() or not found.is_floating_point():
+            raise UsageError(f"`score` returned {_shown(found)}; it must return a tensor of logprobs, [B, T - 1].")
         return found.detach().float().flatten().cpu()
+
+    def _check_known(self, model: Any) -> None:
+        """Raises: UsageError if the canary has ids that the model does not know, as far as it says what it knows."""
+        size = _vocabulary_of(model)
+        if self._first >= 0 and (not size or self._last < size):
+            return
+        raise UsageError(
+            f"the canary has ids from {self._first} to {self._last}, which a {type(model).__name__} does not know all: "
+            f"its own begin at 0{f' and end at {size - 1}' if size else ''}. Give `Reference(canary=...)` ids that "
+            "reference and policy know, or the model that belongs to them."
+        )
+
+
+def _vocabulary_of(model: Any) -> int:
+    """How many tokens a model knows; 0 if it does not say."""
+    try:
+        embedding = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    except NotImplementedError:  # Transformers, of a model without one
+        return 0
+    return int(getattr(embedding, "num_embeddings", 0))
+
+
+def _shown(found: object) -> str:
+    return f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
 
 
 def dropout_in(model: nn.Module) -> list[str]:

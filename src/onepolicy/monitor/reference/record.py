@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from onepolicy.records.files import write_text_atomically
+from onepolicy.errors import RunError
+from onepolicy.records.files import one_writer, write_text_atomically
 from onepolicy.records.stored import read_json
-from onepolicy.records.strict import Strict
+from onepolicy.records.strict import Count, Strict
 
 REFERENCE_FILE = "reference.json"
+_LOCK = ".writing-reference"
+_ANEW = "Move it away to begin anew, or give the guard another folder."
 Kind = Literal["trained", "dropout", "moved", "weights", "version", "pass", "invalid"]
 """it shares memory with what is trained; scored in train mode; other logprobs, or other weights, than at the start; not
 what it must be; not what the trainer used; no logprobs"""
@@ -34,12 +39,12 @@ class ReferenceRecord(Strict):
     status: Literal["running", "pass", "fail", "unknown"]
     why: str = ""
     """what the status follows from"""
-    policy: str
-    every: int
+    policy: Literal["warn", "halt"]
+    every: Annotated[Count, Field(ge=1)]
     """steps between two checks"""
     adapters: tuple[str, ...] | None = None
     """PEFT's names of those that are part of it; None: it is a model of its own"""
-    digest: str = ""
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """of its weights at the start; see weights/digest.py"""
     noise: float | None = None
     """largest |d| of two passes over the canary at the start, nats; 0 where every bit repeats"""
@@ -47,12 +52,19 @@ class ReferenceRecord(Strict):
     """mean |d| of policy and reference over the canary at the start, nats; None: not looked at"""
     canary: tuple[float, ...] = ()
     """logprobs at the start, nats"""
-    checks: int = 0
-    last_step: int | None = None
-    """of the last check"""
+    checks: Annotated[Count, Field(ge=0)]
+    last_step: Count
+    """of the last check; 0 before the first"""
     alarms: tuple[ReferenceAlarm, ...] = ()
     failures: dict[str, str] = Field(default_factory=dict)
     """what the guard itself could not do -> why"""
+
+    @property
+    def status_at_the_end(self) -> Literal["pass", "fail", "unknown"]:
+        """What the rest makes of it."""
+        if self.alarms:
+            return "fail"
+        return "pass" if self.checks and not self.failures else "unknown"
 
 
 def write_reference(folder: Path, record: ReferenceRecord) -> None:
@@ -61,6 +73,35 @@ def write_reference(folder: Path, record: ReferenceRecord) -> None:
 
 
 def read_reference(folder: Path) -> ReferenceRecord | None:
-    """None if no guard wrote into this folder. Raises: RunError if the file is damaged."""
+    """None if no guard wrote into this folder. Raises: RunError if the file is damaged, or contradicts itself."""
     path = folder / REFERENCE_FILE
-    return read_json(path, ReferenceRecord) if path.exists() else None
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise RunError(f"{path}: is no file, and the guard's record goes there. {_ANEW}")
+    try:
+        found = read_json(path, ReferenceRecord)
+    except RunError as error:
+        raise RunError(f"{error} {_ANEW}") from error
+    if found.status not in ("running", found.status_at_the_end):
+        raise RunError(
+            f"{path}: says {found.status!r}, but its {len(found.alarms)} alarms, {len(found.failures)} failures and "
+            f"{found.checks} checks make {found.status_at_the_end!r}. The file is damaged. {_ANEW}"
+        )
+    return found
+
+
+@contextmanager
+def one_guard(folder: Path) -> Iterator[None]:
+    """Keep other guards out of the folder. Raises: RunError if one is there, or the folder cannot be written to."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(one_writer(folder / _LOCK))
+        except RunError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
+            raise RunError(
+                f"{folder}: another guard writes its {REFERENCE_FILE} there, in this process or in another. Close that "
+                "one or end its process, or give this one a folder of its own."
+            ) from error
+        yield

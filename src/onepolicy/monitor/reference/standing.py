@@ -53,7 +53,7 @@ class ReferenceStanding:
         """Start from what an earlier process wrote: what it found stays found."""
         self.alarms = {alarm.kind: alarm for alarm in earlier.alarms}
         self.failures = {what: why for what, why in earlier.failures.items() if what != UNSEEN}
-        self.checks, self.last_step = earlier.checks, earlier.last_step or 0
+        self.checks, self.last_step = earlier.checks, earlier.last_step
 
     def take(self, alarms: tuple[ReferenceAlarm, ...], failures: dict[str, str]) -> None:
         """Take over what another rank has found."""

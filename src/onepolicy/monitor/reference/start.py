@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor, nn
 
+from onepolicy.errors import RunError, UsageError
 from onepolicy.monitor.reference import checks
-from onepolicy.monitor.reference.model import Reference
+from onepolicy.monitor.reference.ending import from_all_ranks, is_first_rank
+from onepolicy.monitor.reference.model import Reference, check_model
 from onepolicy.monitor.reference.passes import Passes
-from onepolicy.monitor.reference.record import ReferenceRecord
+from onepolicy.monitor.reference.record import ReferenceRecord, one_guard, read_reference
 from onepolicy.weights.digest import WeightsDigest
 
 NOISE = 4.0
@@ -25,6 +29,20 @@ class MustBe:
     """the policy's model, as it starts"""
     expected: str | Path | WeightsDigest | None
     """folder, file or digest of its base weights"""
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError if that is nothing, or nothing to compare with."""
+        if self.trained is None and self.expected is None:
+            raise UsageError(
+                "nothing says what the reference must be: give `trained`, the policy's model, which it equals at the "
+                "start, or `expected`, the folder of its weights."
+            )
+        if self.trained is not None:
+            check_model(self.trained, "`trained`")
+        if self.expected == "" or not isinstance(self.expected, str | os.PathLike | WeightsDigest | None):
+            raise UsageError(
+                f"`expected` is {str(self.expected)[:80]!r}; give a folder or file of weights, or a WeightsDigest."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,6 +63,24 @@ class Start:
     def tolerance(self) -> float:
         """Largest |d| of a later pass that says nothing, nats."""
         return NOISE * self.noise
+
+
+def earlier_record(folder: Path, held: ExitStack) -> ReferenceRecord | None:
+    """What the first rank reads once it alone writes there, which it does until `held` is closed.
+
+    Raises: RunError on every rank if the first may not write there, or its record is damaged.
+    """
+    found: ReferenceRecord | RunError | None = None
+    if is_first_rank():
+        try:
+            held.enter_context(one_guard(folder))
+            found = read_reference(folder)
+        except RunError as error:
+            found = error
+    found = from_all_ranks(found)[0]
+    if isinstance(found, RunError):
+        raise found
+    return found
 
 
 def noise_of(one: Tensor, again: Tensor) -> float:
@@ -72,7 +108,7 @@ def other_version(start: Start, reference: Reference, must_be: MustBe, earlier: 
     """
     if must_be.expected is not None:
         return checks.not_expected(reference, must_be.expected)
-    if earlier is not None and earlier.digest:
+    if earlier is not None:
         return checks.not_as_before(start.digest, earlier.digest)
     assert start.gap is not None
     assert must_be.trained is not None

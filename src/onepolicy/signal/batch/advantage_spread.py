@@ -7,7 +7,7 @@ import numpy as np
 from onepolicy.records.tokens import BoolArray, Float64
 from onepolicy.records.verdict import Verdict
 from onepolicy.signal.batch.columns import Columns
-from onepolicy.signal.batch.found import Found, not_checked, passed, unknown
+from onepolicy.signal.batch.found import Found, not_checked, nothing, passed, unknown
 from onepolicy.signal.batch.rows import spread_groups
 
 CHECK = "advantage_spread"
@@ -21,13 +21,16 @@ def advantage_spread(columns: Columns) -> Verdict:
     spread = spread_groups(columns)
     if columns.advantages is None:
         return _of_rewards(spread)
+    if not _in_loss(columns, np.ones(columns.advantages.shape, dtype=np.bool_)).any():
+        return nothing(CHECK)
     wrong, any_other = _in_loss(columns, ~np.isfinite(columns.advantages)), _in_loss(columns, columns.advantages != 0)
     if wrong.any():
         return _not_finite(columns.advantages, wrong)
     if not any_other.any():
         return _all_zero(spread, columns.rows)
     told = "" if spread is None else f"; rewards differ within {spread[0]} of {spread[1]} prompts"
-    return passed(CHECK, f"{int(any_other.sum())} of {columns.rows} completions have an advantage{told}.")
+    given = int(any_other.sum())
+    return passed(CHECK, f"{given} of {columns.rows} completions have an advantage{told}.", looked_at=given)
 
 
 def _in_loss(columns: Columns, marked: BoolArray) -> BoolArray:
@@ -44,7 +47,7 @@ def _of_rewards(spread: tuple[int, int] | None) -> Verdict:
         return not_checked(CHECK, "it takes `advantages`, or `rewards` and `prompts` with several completions each")
     if not spread[0]:
         return unknown(CHECK, _nothing(f"none of {spread[1]} prompts has completions with different rewards"))
-    return passed(CHECK, f"rewards differ within {spread[0]} of {spread[1]} prompts.")
+    return passed(CHECK, f"rewards differ within {spread[0]} of {spread[1]} prompts.", looked_at=spread[1])
 
 
 def _all_zero(spread: tuple[int, int] | None, rows: int) -> Verdict:

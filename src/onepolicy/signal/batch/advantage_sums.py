@@ -35,14 +35,14 @@ def advantage_sums(columns: Columns) -> Verdict:
     most = max(MOST, 4 * columns.advantage_step)
     off = {prompt: rows for prompt, rows in whole.items() if _is_off(advantages[rows], most)}
     if not off:
-        return passed(CHECK, f"the advantages of each of {len(whole)} prompts add up to 0.")
+        return passed(CHECK, f"the advantages of each of {len(whole)} prompts add up to 0.", looked_at=len(whole))
     return _failed(off, advantages, whole, _order(advantages, whole, most))
 
 
 def _whole(columns: Columns, advantages: Float64) -> dict[str, Integers]:
     groups = columns.members().items()
     wanted = columns.group_size or 1
-    return {prompt: rows for prompt, rows in groups if len(rows) >= wanted and not np.isnan(advantages[rows]).any()}
+    return {prompt: rows for prompt, rows in groups if len(rows) >= wanted and np.isfinite(advantages[rows]).all()}
 
 
 def _is_off(advantages: Float64, most: float) -> bool:
@@ -53,7 +53,7 @@ def _order(advantages: Float64, whole: dict[str, Integers], most: float) -> str:
     """What other grouping makes the sums 0; empty if none is found."""
     sizes = {len(rows) for rows in whole.values()}
     size = min(sizes)
-    if len(sizes) != 1 or size < 2 or len(advantages) % size or np.isnan(advantages).any():
+    if len(sizes) != 1 or size < 2 or len(advantages) % size or not np.isfinite(advantages).all():
         return ""
     neighbours = advantages.reshape(-1, size)
     if _all_even(neighbours, most):

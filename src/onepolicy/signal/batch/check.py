@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from onepolicy.judgement.decide import decide, sentence
 from onepolicy.records.strict import Strict
 from onepolicy.records.verdict import Status, Verdict
 from onepolicy.signal.batch.advantage_spread import advantage_spread
 from onepolicy.signal.batch.advantage_sums import advantage_sums
 from onepolicy.signal.batch.batch import SignalBatch
-from onepolicy.signal.batch.columns import Columns, columns_of
+from onepolicy.signal.batch.columns import Columns
+from onepolicy.signal.batch.convert import columns_of
 from onepolicy.signal.batch.duplicates import duplicates
 from onepolicy.signal.batch.end_trained import end_trained
 from onepolicy.signal.batch.kl_sign import kl_sign
+from onepolicy.signal.batch.logprob_values import logprob_values
 from onepolicy.signal.batch.loss_mask import loss_mask
 from onepolicy.signal.batch.reward_values import reward_values
 from onepolicy.signal.batch.value_inputs import value_inputs
@@ -24,6 +28,7 @@ CHECKS: tuple[Callable[[Columns], Verdict], ...] = (
     reward_values,
     advantage_sums,
     advantage_spread,
+    logprob_values,
     duplicates,
     kl_sign,
     value_inputs,
@@ -67,7 +72,10 @@ def checked(batch: SignalBatch) -> list[Verdict]:
 
 
 def _checked(columns: Columns) -> list[Verdict]:
-    return [check(columns) for check in CHECKS]
+    with np.errstate(
+        invalid="ignore", over="ignore"
+    ):  # what is no number is a finding of some check, and no warning of the others
+        return [check(columns) for check in CHECKS]
 
 
 def _sentence(verdicts: Sequence[Verdict], rows: int) -> str:

@@ -30,7 +30,9 @@ def duplicates(columns: Columns) -> Verdict:
         return not_checked(CHECK, "no prompt has two completions")
     pairs = list(_pairs(columns, which))
     if not pairs:
-        return passed(CHECK, f"no two of {columns.rows} completions of one prompt are equal.")
+        sizes = [int(which[rows].any(axis=1).sum()) for rows in columns.members().values()]
+        compared = sum(size for size in sizes if size > 1)
+        return passed(CHECK, f"no two of {columns.rows} completions of one prompt are equal.", looked_at=compared)
     count = f"{len(pairs)} of {columns.rows} completions equal an earlier one of the same prompt"
     if columns.rollout_logprobs is None:
         message = f"{count}, the first is row {pairs[0][0]}; by chance, or drawn twice: give `rollout_logprobs`."
@@ -54,7 +56,7 @@ def _judged(pairs: list[tuple[int, int]], logprobs: list[float], count: str) -> 
         return found.failed(CHECK, message, quantity="coinciding_samples")
     if any(math.isnan(logprobs[row]) for row, _ in pairs):
         return unknown(CHECK, f"{count}; whether by chance cannot be said: their logprobs are NaN.")
-    return passed(CHECK, f"{count}; all are likely enough for that.")
+    return passed(CHECK, f"{count}; all are likely enough for that.", looked_at=len(pairs))
 
 
 def _pairs(columns: Columns, which: BoolArray) -> Iterator[tuple[int, int]]:

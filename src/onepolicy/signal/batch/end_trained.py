@@ -7,7 +7,7 @@ import numpy as np
 from onepolicy.records.tokens import BoolArray
 from onepolicy.records.verdict import Verdict
 from onepolicy.signal.batch.columns import Columns, Integers
-from onepolicy.signal.batch.found import Found, not_checked, passed, unknown
+from onepolicy.signal.batch.found import Found, not_checked, nothing, passed, unknown
 
 CHECK = "end_trained"
 
@@ -18,8 +18,10 @@ def end_trained(columns: Columns) -> Verdict:
     Without lengths, an end token after the last marked one is a lost end or padding of the same id: unknown.
     """
     ids, mask = columns.token_ids, columns.loss_mask
-    if ids is None or mask is None or not len(columns.end_ids) or not ids.size:
+    if ids is None or mask is None or not len(columns.end_ids):
         return not_checked(CHECK, "it takes `token_ids`, `loss_mask` and `end_ids`")
+    if not mask.any():
+        return nothing(CHECK)
     is_end = np.isin(ids, columns.end_ids)
     if columns.lengths is None:
         return _without_lengths(is_end, mask)
@@ -30,7 +32,9 @@ def end_trained(columns: Columns) -> Verdict:
     ended = int(mask[rows, last[rows]].sum()) + len(lost)
     if not ended:
         return not_checked(CHECK, "no completion that is in the loss ends with an end token")
-    return _lost(lost, last, ids, ended) if len(lost) else passed(CHECK, f"{ended} completions end in the loss.")
+    if len(lost):
+        return _lost(lost, last, ids, ended)
+    return passed(CHECK, f"{ended} completions end in the loss.", looked_at=ended)
 
 
 def _without_lengths(is_end: BoolArray, mask: BoolArray) -> Verdict:
@@ -47,7 +51,8 @@ def _without_lengths(is_end: BoolArray, mask: BoolArray) -> Verdict:
         return unknown(CHECK, message)
     if not trained:
         return not_checked(CHECK, "no completion that is in the loss ends with an end token")
-    return passed(CHECK, f"{trained} completions end in the loss, and none is followed by an end token outside it.")
+    message = f"{trained} completions end in the loss, and none is followed by an end token outside it."
+    return passed(CHECK, message, looked_at=trained)
 
 
 def _lost(lost: Integers, last: Integers, ids: Integers, ended: int) -> Verdict:

@@ -41,9 +41,17 @@ class Found:
         )
 
 
-def passed(check: str, message: str) -> Verdict:
-    """Nothing was found."""
+def passed(check: str, message: str, *, looked_at: int) -> Verdict:
+    """Nothing was found among so many; where they are none, nothing was looked at, and that is unknown."""
+    if not looked_at:
+        return nothing(check)
     return Verdict(check=check, status=Status.PASS, message=message)
+
+
+def nothing(check: str) -> Verdict:
+    """What the check takes is given and holds nothing for it to look at, so that nothing passes."""
+    what = "no row, no column, or only what a mask or length of 0 leaves out"
+    return unknown(check, f"{check} has nothing to look at in this batch: {what}. Look at its masks and lengths.")
 
 
 def unknown(check: str, message: str) -> Verdict:

@@ -8,7 +8,7 @@ import numpy as np
 
 from onepolicy.records.verdict import Status, Verdict
 from onepolicy.signal.batch.columns import Columns
-from onepolicy.signal.batch.found import not_checked, passed, unknown
+from onepolicy.signal.batch.found import not_checked, nothing, passed, unknown
 
 CHECK = "kl_sign"
 ALPHA = 1e-3
@@ -25,16 +25,19 @@ def kl_sign(columns: Columns) -> Verdict:
     tokens are of another policy.
     """
     rollout, reference = columns.rollout_logprobs, columns.reference_logprobs
-    which = columns.completion if columns.completion is not None else columns.loss_mask
-    if rollout is None or reference is None or which is None or not which.any():
+    which = columns.trained
+    if rollout is None or reference is None or which is None:
         return not_checked(CHECK, "it takes `rollout_logprobs`, `reference_logprobs`, and `lengths` or a mask")
+    if not which.any():
+        return nothing(CHECK)
     k1 = np.where(which, rollout - reference, 0.0)[which]
     if not np.isfinite(k1).all():
         wrong = int((~np.isfinite(k1)).sum())
         return unknown(CHECK, f"{wrong} of {len(k1)} sampled tokens have no finite logprob on one side.")
     mean = float(k1.mean())
     if -k1.sum() <= math.log(1 / ALPHA) + SLACK * len(k1):
-        return passed(CHECK, f"policy minus reference is {mean:.4g} nats a token over {len(k1):,} sampled tokens.")
+        told = f"policy minus reference is {mean:.4g} nats a token over {len(k1):,} sampled tokens."
+        return passed(CHECK, told, looked_at=len(k1))
     message = (
         f"policy minus reference is {mean:.4g} nats a token over {len(k1):,} sampled tokens: the reference finds them "
         "likelier than the policy that sampled them. k1 of KL(policy || reference) is policy minus reference; look for "

@@ -29,7 +29,8 @@ def loss_mask(columns: Columns) -> Verdict:
         return _gap(missing) if has_gaps else _missing(missing)
     left_out = int((completion.any(axis=1) & ~mask.any(axis=1)).sum())
     told = f"; {left_out} completions are left out whole" if left_out else ""
-    return passed(CHECK, f"the loss is over the {int(mask.sum()):,} sampled tokens and no other{told}.")
+    tokens = int(mask.sum())
+    return passed(CHECK, f"the loss is over the {tokens:,} sampled tokens and no other{told}.", looked_at=tokens)
 
 
 def _outside(outside: BoolArray, missing: BoolArray, mask: BoolArray, completion: BoolArray) -> Verdict:

@@ -7,7 +7,7 @@ import numpy as np
 from onepolicy.records.tokens import Float64
 from onepolicy.records.verdict import Status, Verdict
 from onepolicy.signal.batch.columns import Columns
-from onepolicy.signal.batch.found import Found, not_checked, passed
+from onepolicy.signal.batch.found import Found, not_checked, nothing, passed
 
 CHECK = "reward_values"
 _HALF = {"bfloat16": 8, "float16": 11}
@@ -23,8 +23,10 @@ def reward_values(columns: Columns) -> Verdict:
     no grid of equal steps, as of counts or of quarters of a point, explains that.
     """
     rewards = columns.rewards
-    if rewards is None or not len(rewards):
+    if rewards is None:
         return not_checked(CHECK, "it takes `rewards`")
+    if not len(rewards):
+        return nothing(CHECK)
     if not np.isfinite(rewards).all():
         return _not_finite(rewards)
     if columns.reward_type in _HALF:
@@ -32,7 +34,7 @@ def reward_values(columns: Columns) -> Verdict:
     rounded = next((name for name, bits in _HALF.items() if _is_rounded(rewards, bits)), None)
     if rounded is not None:
         return _half(f"rewards come in {columns.reward_type} and were rounded to {rounded} before", rounded, columns)
-    return passed(CHECK, f"{len(rewards)} rewards are finite {columns.reward_type}.")
+    return passed(CHECK, f"{len(rewards)} rewards are finite {columns.reward_type}.", looked_at=len(rewards))
 
 
 def _not_finite(rewards: Float64) -> Verdict:

@@ -21,16 +21,17 @@ def value_inputs(columns: Columns) -> Verdict:
         return not_checked(CHECK, "it takes `token_ids` and `value_token_ids`")
     if (columns.attention_mask is None) != (columns.value_attention_mask is None):
         return not_checked(CHECK, "it takes the attention masks of both models, or of neither")
-    found, causes = Found(), set[str]()
+    found, causes, looked_at = Found(), set[str](), 0
     for row in range(columns.rows):
         policy = _attended(columns.token_ids[row], columns.attention_mask, row)
         value = _attended(columns.value_token_ids[row], columns.value_attention_mask, row)
+        looked_at += len(policy)
         if not np.array_equal(policy, value):
             cause, column, note = _difference(policy, value)
             causes.add(cause)
             found.add(f"row {row}", note, column=column)
     if not found.count:
-        return passed(CHECK, f"both models are given the same {columns.rows} rows.")
+        return passed(CHECK, f"both models are given the same {columns.rows} rows.", looked_at=looked_at)
     message = (
         f"the value model is given other input than the policy in {found.count} of {columns.rows} rows "
         f"({', '.join(sorted(causes))}); {found.first}: {found.evidence[0].note}. Its values are then of other states. "

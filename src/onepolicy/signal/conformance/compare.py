@@ -30,13 +30,15 @@ def _part(found: Tensor, expected: Tensor) -> str:
     place = tuple(int(i) for i in torch.unravel_index(distance.argmax(), here.shape)) if here.ndim else ()
     is_flag = expected.dtype is torch.bool
     one, other = _shown(float(here[place]), float(there[place]), is_flag=is_flag)
+    if here.ndim and not is_flag and not bool(here.any()):
+        return f"is 0 everywhere, should be {other}{_where(place)}"
     return f"{one}{_where(place)}, should be {other}"
 
 
 def _shown(one: float, other: float, *, is_flag: bool) -> tuple[str, str]:
-    """Four digits, or seven where those do not tell them apart."""
+    """Four digits, or seven where those do not tell them apart. What should be a flag may be another number."""
     if is_flag:
-        return str(bool(one)), str(bool(other))
+        return str(bool(one)) if one in (0.0, 1.0) else f"{one:.4g}", str(bool(other))
     digits = 4 if f"{one:.4g}" != f"{other:.4g}" else 7
     return f"{one:.{digits}g}", f"{other:.{digits}g}"
 

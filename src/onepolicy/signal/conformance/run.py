@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-import warnings
+import traceback
 from collections.abc import Iterator, Sequence
 
+from onepolicy.errors import EngineError
 from onepolicy.records.conform import Answer, Conformance, Explanation, Planted, Tried
 from onepolicy.signal.conformance.case import Case, Observed
 from onepolicy.signal.conformance.cases import CASES
 from onepolicy.signal.conformance.compare import difference
 from onepolicy.signal.conformance.roles import ROLES
 from onepolicy.signal.conformance.subject import Call, Difference, Function, Subject
+from onepolicy.visible import visible
 
 _LONGEST_MESSAGE = 160
 
@@ -20,6 +22,7 @@ def run(subject: Subject) -> Conformance:
     """Every function in every case of its role, in the order of the roles, then the roles that it has none for.
 
     What a function raises is its answer: a trainer that is given such a batch would stop.
+    Raises: EngineError if a reference does not work any more.
     """
     started = time.perf_counter()
     tried: list[Tried] = []
@@ -55,8 +58,8 @@ def _answer(function: Function, case: Case, known: Sequence[Difference]) -> Trie
     try:
         found = _observed(case, function.call)
     except NotImplementedError as declined:
-        return Tried(**about, answer=Answer.NOT_TRIED, found=str(declined) or "the function declines this batch")
-    text = _difference(found, _observed(case, ROLES[case.role].reference))
+        return Tried(**about, answer=Answer.NOT_TRIED, found=_said(declined) or "the function declines this batch")
+    text = _difference(found, _expected(case))
     if not text:
         return Tried(**about, answer=Answer.AGREES)
     open_to = (one for one in known if not one.cases or case.name in one.cases)
@@ -70,14 +73,27 @@ def _answer(function: Function, case: Case, known: Sequence[Difference]) -> Trie
 def _observed(case: Case, call: Call) -> Observed | str:
     """What is observed, or what was raised. Raises: NotImplementedError as the function does."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a framework's deprecations are no answer
-            return case.observe(call)
-    except NotImplementedError:
+        return case.observe(call)
+    except (NotImplementedError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # whatever a stranger's function raises is its answer
-        lines = str(error).strip().splitlines()
-        return f"raised {type(error).__name__}: {lines[0][:_LONGEST_MESSAGE] if lines else ''}".rstrip(": ")
+    except BaseException as error:  # whatever a stranger's function raises is its answer
+        return f"raised {type(error).__name__}: {_said(error)}".rstrip(": ")
+
+
+def _expected(case: Case) -> Observed:
+    try:
+        return case.observe(ROLES[case.role].reference if case.truth is None else lambda *_: case.truth)
+    except Exception as error:
+        raise EngineError(
+            f"{case.role}, {case.name}: our own reference raised {type(error).__name__}: {_said(error)}. Nothing was "
+            "decided. What was imported may have replaced a part of torch: run this on a module that does not."
+        ) from error
+
+
+def _said(error: BaseException) -> str:
+    """What it says, in one line that can be shown; that of a stranger may not be a string."""
+    text = str(traceback.TracebackException(type(error), error, None))
+    return visible(" ".join(text.split()))[:_LONGEST_MESSAGE]
 
 
 def _difference(found: Observed | str, expected: Observed | str) -> str:

@@ -35,10 +35,10 @@ def length_slope(subject: Subject) -> Verdict:
     """Fails if the interval of the slope lies above `LIMIT`; unknown, and informs, if it holds it."""
     if subject.spread == 0:
         return not_checked(CHECK, "all pairs have one score for both answers; see `response_swap`.")
-    slopes = [slope for pair in subject.pairs if (slope := _slope_of(subject, pair)) is not None]
+    slopes = _slopes(subject)
     if len(slopes) < FEWEST:
-        return not_checked(CHECK, "longer answers than these are longer than the model allows.")
-    found = interval(np.array(slopes))
+        return not_checked(CHECK, f"only {len(slopes)} prompts differ and leave the model room for longer answers.")
+    found = interval(slopes)
     numbers = {"quantity": "score_per_doubling", "value": found.value, "low": found.low, "high": found.high}
     said = (
         f"an answer that is twice as long and says no more gains {found.value:+.2g} spreads "
@@ -59,6 +59,15 @@ def interval(slopes: Float64) -> Slope:
     half = t_quantile(len(slopes) - 1, (1 - LEVEL) / 2) * error
     mean = float(slopes.mean())
     return Slope(value=mean, low=mean - half, high=mean + half, prompts=len(slopes))
+
+
+def _slopes(subject: Subject) -> Float64:
+    """[P] of each prompt, the mean of its pairs, as pairs of one prompt are not independent."""
+    found: dict[str, list[float]] = {}
+    for pair in subject.pairs:
+        if (slope := _slope_of(subject, pair)) is not None:
+            found.setdefault(repr(pair.messages), []).append(slope)
+    return np.array([np.mean(slopes) for slopes in found.values()])
 
 
 def _slope_of(subject: Subject, pair: Pair) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from onepolicy.errors import EngineError
 from onepolicy.records.tokens import Float64
 from onepolicy.records.verdict import Verdict
 from onepolicy.signal.reward.found import failed, not_checked, passed
@@ -15,11 +14,8 @@ CHECK = "neighbours"
 
 def neighbours(subject: Subject) -> Verdict:
     """Fails if a score in a batch is not the score alone."""
-    try:
-        together = _together(subject, list(range(len(subject.scores))))
-        backwards = _together(subject, list(range(len(subject.scores)))[::-1])
-    except EngineError as error:
-        return not_checked(CHECK, f"the answers cannot be scored in one batch: {error}")
+    together = _together(subject, list(range(len(subject.scores))))
+    backwards = _together(subject, list(range(len(subject.scores)))[::-1])
     moved = float(np.max(subject.shares(together, subject.scores)))
     turned = float(np.max(subject.shares(backwards, together)))
     if np.isnan(moved):
@@ -43,7 +39,7 @@ def _together(subject: Subject, order: list[int]) -> Float64:
         scores = subject.rewards(answers)
     else:
         texts = subject.open.encode(answers, limit=subject.open.info.max_length)
-        scores = subject.open.score_together(texts, side=subject.open.facts.padding_side)[:, subject.column]
+        scores = subject.read(subject.open.score_together(texts, side=subject.open.facts.padding_side))
     found = np.empty(len(order))
     found[order] = scores
     return found

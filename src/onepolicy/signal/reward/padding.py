@@ -40,8 +40,8 @@ def _moved(subject: Subject, text: TokenIds, side: Side) -> float:
     assert subject.open is not None
     room = (subject.open.info.max_length or math.inf) - len(text.ids)
     amounts = [pads for pads in (*range(1, _MOST + 1), -len(text.ids) % _MULTIPLE) if pads <= room]
-    found = [subject.open.score_padded(text, side=side, pads=pads)[subject.column] for pads in (0, *amounts)]
-    return float(subject.shares(np.array(found[1:]), np.full(len(amounts), found[0])).max(initial=0.0))
+    found = subject.read(np.stack([subject.open.score_padded(text, side=side, pads=pads) for pads in (0, *amounts)]))
+    return float(subject.shares(found[1:], found[:1]).max(initial=0.0))
 
 
 def _verdict(subject: Subject, used: Side, moved: dict[Side, float]) -> Verdict:

@@ -56,7 +56,7 @@ def load_pairs(path: Path | None) -> tuple[Pair, ...]:
 
     A line is {"id", "messages" or "prompt", "chosen", "rejected"}; answers are texts, or lists of messages as
     preference data has them, with the prompt in front or beside.
-    Raises: UsageError if the file is absent, a line is malformed, an id stands twice, or there are too few.
+    Raises: UsageError if the file is absent, a line is malformed, an id or a pair stands twice, or there are too few.
     """
     where = "the pairs of the package" if path is None else str(path)
     read = [(f"{where}, line {number}", line) for number, line in enumerate(_lines(path), 1) if line.strip()]
@@ -64,6 +64,9 @@ def load_pairs(path: Path | None) -> tuple[Pair, ...]:
     ids = [pair.id for pair in pairs]
     if twice := next((one for one in ids if ids.count(one) > 1), None):
         raise UsageError(f"{where}: the id {twice!r} stands twice. Give every pair an id of its own, or none.")
+    said = [repr((pair.messages, pair.chosen, pair.rejected)) for pair in pairs]
+    if again := next((at for at, one in enumerate(said) if said.index(one) < at), None):
+        raise UsageError(f"{read[again][0]}: has the pair of {read[said.index(said[again])][0]}. Give every pair once.")
     if len(pairs) < FEWEST:
         raise UsageError(f"{where}: has {len(pairs)} pairs; with fewer than {FEWEST} nothing can be said. Give more.")
     return tuple(pairs)
@@ -98,15 +101,15 @@ def _pair(place: str, line: str, number: int) -> Pair:
 
 def _parts(given: dict[str, Any]) -> dict[str, Any]:
     """Prompt and both answers of any of the forms that preference data comes in."""
-    prompt = given.get("messages", given.get("prompt"))
-    chosen, rejected = given["chosen"], given["rejected"]
-    if isinstance(prompt, str):
-        prompt = [{"role": "user", "content": prompt}]
-    if prompt is None and isinstance(chosen, list) and isinstance(rejected, list):
-        prompt = chosen[:-1]
-        if prompt != rejected[:-1]:
-            raise ValueError("the two conversations differ before their last message.")
-    return {"messages": prompt, "chosen": _answer(chosen), "rejected": _answer(rejected)}
+    answers = [given["chosen"], given["rejected"]]
+    beside = [given[name] for name in ("messages", "prompt") if given.get(name) is not None]
+    prompts = [[{"role": "user", "content": one}] if isinstance(one, str) else one for one in beside]
+    prompts += [one[:-1] for one in answers if isinstance(one, list) and len(one) > 1]
+    if not prompts:
+        raise ValueError('there is no prompt. Give it as "messages" or "prompt", or in front of both answers.')
+    if any(one != prompts[0] for one in prompts):
+        raise ValueError("what stands before the last messages differs, or is not the prompt beside them.")
+    return {"messages": prompts[0], "chosen": _answer(answers[0]), "rejected": _answer(answers[1])}
 
 
 def _answer(given: object) -> object:

@@ -6,7 +6,7 @@ import numpy as np
 
 from onepolicy.records.verdict import Status, Verdict
 from onepolicy.signal.reward.found import not_checked
-from onepolicy.signal.reward.subject import ROUNDED, Subject
+from onepolicy.signal.reward.subject import ROUNDED, NotFiniteError, Subject, alone
 
 CHECK = "precision"
 
@@ -21,16 +21,18 @@ def precision(subject: Subject) -> Verdict:
     if subject.spread == 0:
         return not_checked(CHECK, "all pairs have one score for both answers; see `response_swap`.")
     dtype = subject.open.info.dtype
-    low = "bfloat16" if dtype == "float32" else dtype
-    other = subject.open.again(dtype="bfloat16" if dtype == "float32" else "float32")
+    used = dtype != "float32"
+    low, compared = (dtype, "float32") if used else ("bfloat16", "bfloat16")
+    other = subject.open.again(dtype=compared)
     try:
-        scores = np.concatenate([other.score([one]) for one in subject.answers])[:, subject.column]
+        scores = subject.read(alone(other, subject.answers))
+    except NotFiniteError as error:
+        return Verdict(check=CHECK, status=Status.FAIL, required=used, message=f"in {compared} {error}")
     finally:
         other.close()
     moved = float(np.sqrt(np.mean(subject.shares(scores, subject.scores) ** 2)))
     turned = int((np.sign(scores[::2] - scores[1::2]) != np.sign(subject.scores[::2] - subject.scores[1::2])).sum())
     bad = moved > ROUNDED
-    used = dtype != "float32"
     remedy = " Score in float32, or keep the head and its sum in float32." if bad else ""
     message = (
         f"{low} moves scores by {moved:.2g} spreads (root mean square, limit {ROUNDED}) from float32 and turns "

@@ -7,7 +7,7 @@ import numpy as np
 from onepolicy.records.verdict import Evidence, Verdict
 from onepolicy.signal.reward.found import failed, not_checked, passed
 from onepolicy.signal.reward.scorer import OpenScorer, TokenIds
-from onepolicy.signal.reward.subject import Subject
+from onepolicy.signal.reward.subject import Subject, alone
 
 CHECK = "reads_end"
 _CUTS = (1, 2, 4, 8, 16, 32)
@@ -49,10 +49,10 @@ def _by_tokens(subject: Subject, scorer: OpenScorer) -> Verdict:
 def _unread(subject: Subject, scorer: OpenScorer, text: TokenIds) -> int:
     """Tokens at the end that change nothing, as far as it was tried."""
     cuts = [count for count in _CUTS if count < len(text.ids)]
-    whole = scorer.score_ids([text])[:, subject.column]
+    whole = subject.read(scorer.score_ids([text]))
     unread = 0
     for count in cuts:
-        without = scorer.score_ids([text.without_last(count)])[:, subject.column]
+        without = subject.read(scorer.score_ids([text.without_last(count)]))
         if not subject.equal(without, whole)[0]:
             break
         unread = count
@@ -77,8 +77,8 @@ def _by_words(subject: Subject) -> Verdict:
     if not kept:
         return not_checked(CHECK, "the answers are too short to be cut.")
     whole = subject.scores[::2][[len(pair.chosen.strip()) > 3 for pair in subject.pairs]]
-    cut = np.concatenate([subject.scorer.score([pair.answered(_without_end(pair.chosen))]) for pair in kept])
-    equal = subject.equal(cut[:, subject.column], whole)
+    cut = subject.read(alone(subject.scorer, [pair.answered(_without_end(pair.chosen)) for pair in kept]))
+    equal = subject.equal(cut, whole)
     numbers = {"quantity": "unread_ends", "value": int(equal.sum()), "limit": 0, "unit": "answers"}
     if not equal.any() or (subject.is_coarse and not equal.all()):
         return passed(CHECK, "scores change when the end of the answer is taken away.", **numbers)

@@ -6,14 +6,14 @@ import numpy as np
 
 from onepolicy.records.verdict import Verdict
 from onepolicy.signal.reward.found import failed, passed
-from onepolicy.signal.reward.subject import ROUNDED, Subject
+from onepolicy.signal.reward.subject import ROUNDED, Subject, alone
 
 CHECK = "repeats"
 
 
 def repeats(subject: Subject) -> Verdict:
     """Fails if a repeated call moves scores by more than 16 bits do: dropout, or a judge that samples."""
-    again = np.concatenate([subject.scorer.score([one]) for one in subject.answers])[:, subject.column]
+    again = subject.read(alone(subject.scorer, subject.answers))
     same = int((again == subject.scores).sum())
     total, moved = len(again), float(np.abs(again - subject.scores).max())
     numbers = {"quantity": "equal_share", "value": same / total, "limit": 1.0}

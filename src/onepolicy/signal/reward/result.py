@@ -13,8 +13,8 @@ class RewardChecks(Strict):
     served: str = ""
     """the same one behind a server; empty if none was named"""
     pairs: int
-    spread: float
-    """standard deviation of two answers to one prompt, in units of the score; NaN if scores are not finite"""
+    spread: float | None
+    """standard deviation of two answers to one prompt, in units of the score; None if scores are not finite"""
     status: Status
     sentence: str
     """the answer in one sentence"""

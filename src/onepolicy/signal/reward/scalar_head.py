@@ -17,8 +17,12 @@ def scalar_head(subject: Subject) -> Verdict:
         return passed(CHECK, "one score for a text.", **numbers)
     if label is not None:
         return passed(CHECK, f"{outputs} outputs for a text, of which {label} is the reward, as asked.", **numbers)
-    message = (
+    return failed(CHECK, unnamed(outputs), **numbers)
+
+
+def unnamed(outputs: int) -> str:
+    """What is said of several outputs of which none is named."""
+    return (
         f"{outputs} outputs for a text, and nothing says which is the reward; output 0 is looked at here. A reward "
         "model has num_labels=1: train and load it so, or name the output with ?label=N."
     )
-    return failed(CHECK, message, **numbers)

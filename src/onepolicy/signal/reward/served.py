@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onepolicy.errors import EngineError
+from onepolicy.errors import EngineError, UsageError
 from onepolicy.records.tokens import Float64
 from onepolicy.records.verdict import Verdict
 from onepolicy.signal.reward.found import failed, not_checked, passed
-from onepolicy.signal.reward.scorer import TakesIds
-from onepolicy.signal.reward.subject import ROUNDED, Subject, spread_of
+from onepolicy.signal.reward.scalar_head import unnamed
+from onepolicy.signal.reward.scorer import Scorer, TakesIds
+from onepolicy.signal.reward.subject import ROUNDED, Subject, alone, read, spread_of
 
 CHECK = "served"
 
@@ -29,10 +30,10 @@ def served(subject: Subject) -> Verdict:
     """Fails if served scores are others, and says if they are the same ones after a sigmoid, a softmax or a line."""
     if subject.served is None:
         return not_checked(CHECK, "no served reward model was named; give it with --served.")
-    raw = np.concatenate([subject.served.score([one]) for one in subject.answers])
-    scores = raw[:, subject.served.info.label or 0]
-    if not np.isfinite(scores).all():
-        return failed(CHECK, f"{subject.served.info.name} gives scores that are no finite numbers.")
+    raw = alone(subject.served, subject.answers)
+    scores = read(raw, subject.served.info)
+    if raw.shape[1] > 1 and subject.served.info.label is None:
+        return failed(CHECK, f"of {subject.served.info.name}: {unnamed(raw.shape[1])}")
     plain = Fit(what="equal", residual=residual(subject.scores, scores))
     numbers = {"quantity": "served_residual", "value": plain.residual, "limit": ROUNDED, "unit": "spreads"}
     order = _order(subject.scores, scores)
@@ -63,7 +64,7 @@ def processed(raw: Float64, column: int) -> dict[str, Float64]:
     scores = raw[:, column]
     found = {"a sigmoid of": _sigmoid(scores), "the logarithm of a sigmoid of": -np.logaddexp(0.0, -scores)}
     found["tanh of"] = np.tanh(scores)
-    if raw.shape[1] > 1:
+    if raw.shape[1] > 1 and np.isfinite(raw).all():
         shifted = np.exp(raw - raw.max(axis=1, keepdims=True))
         found["a softmax of"] = shifted[:, column] / shifted.sum(axis=1)
     return found
@@ -94,14 +95,14 @@ def _explained(subject: Subject, scores: Float64) -> str:
     return f"they are {scale:.3g} times the trainer's plus {shift:.3g} (left over {left:.2g}). {effect}"
 
 
-def _by_ids(subject: Subject, server: object) -> str:
+def _by_ids(subject: Subject, server: Scorer) -> str:
     """Whether the same ids get the same scores, so that it is the text that becomes other ids; empty if not."""
     if subject.open is None or not isinstance(server, TakesIds):
         return ""
     texts = subject.open.encode(subject.answers, limit=subject.open.info.max_length)
     try:
-        scores = server.score_ids(texts)[:, subject.column]
-    except (EngineError, IndexError):
+        scores = read(server.score_ids(texts), server.info)
+    except (EngineError, UsageError):
         return ""
     left = min(residual(made, scores) for made in (subject.scores, *processed(subject.raw, subject.column).values()))
     if left > ROUNDED:

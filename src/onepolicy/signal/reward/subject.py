@@ -7,17 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onepolicy.errors import UsageError
+from onepolicy.errors import EngineError, UsageError
 from onepolicy.records.tokens import Float64
 from onepolicy.signal.reward.grid import coarse_grid
 from onepolicy.signal.reward.pairs import Conversation, Pair, answers_of
-from onepolicy.signal.reward.scorer import OpenScorer, Scorer
+from onepolicy.signal.reward.scorer import OpenScorer, Scorer, ScorerInfo
 
 EXACT, ROUNDED = 0.01, 0.1
 """how far a score may move, as a share of the spread: in float32, and where 16 bits or an unknown precision computes.
 Advantages are divided by about the spread, so this is the change of an advantage"""
 SAME = 1e-6
 """relative: two float32 scores this close are one"""
+LARGEST = float(np.finfo(np.float32).max)
+"""a score: what lies beyond is infinite for a trainer, which holds rewards in float32"""
+
+
+class NotFiniteError(EngineError):
+    """A scorer gave NaN, an infinite score or one above `LARGEST`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,8 +79,12 @@ class Subject:
         return len(np.unique(first)) < len(first) or bool(coarse_grid(self.scores))
 
     def rewards(self, conversations: Sequence[Conversation]) -> Float64:
-        """[B] scored together, as the scorer batches."""
-        return self.scorer.score(conversations)[:, self.column] if conversations else np.zeros(0)
+        """[B] scored together, as the scorer batches. Raises: NotFiniteError."""
+        return self.read(self.scorer.score(conversations)) if conversations else np.zeros(0)
+
+    def read(self, raw: Float64) -> Float64:
+        """The reward among outputs. Shape: [B, L] -> [B]. Raises: NotFiniteError."""
+        return read(raw, self.scorer.info)
 
     def shares(self, scores: Float64, before: Float64) -> Float64:
         """[B] how far scores moved, in spreads; NaN without a spread. Shape: [B], [B]."""
@@ -92,8 +102,38 @@ def spread_of(scores: Float64) -> float:
 
 def subject_of(scorer: Scorer, pairs: Sequence[Pair], *, served: Scorer | None = None) -> Subject:
     """Score every answer alone. Raises: EngineError; UsageError for an output that there is not."""
-    raw = np.concatenate([scorer.score([one]) for one in answers_of(pairs)])
-    label, outputs = scorer.info.label or 0, raw.shape[1]
-    if label >= outputs:
-        raise UsageError(f"{scorer.info.name}: has no output {label}; it has {outputs}, counted from 0.")
+    raw = alone(scorer, answers_of(pairs))
+    output(raw, scorer.info)
     return Subject(scorer=scorer, pairs=tuple(pairs), raw=raw, served=served)
+
+
+def alone(scorer: Scorer | OpenScorer, conversations: Sequence[Conversation]) -> Float64:
+    """One call for each. Shape: -> [B, L]. Raises: EngineError, also where L changes."""
+    rows = [scorer.score([one]) for one in conversations]
+    if len(widths := {row.shape[1] for row in rows}) != 1:
+        raise EngineError(f"{scorer.info.name}: gives {sorted(widths)} outputs for one text. Give always as many.")
+    return np.concatenate(rows)
+
+
+def output(raw: Float64, info: ScorerInfo) -> Float64:
+    """The output that is the reward. Shape: [B, L] -> [B]. Raises: UsageError if there is none."""
+    label, outputs = info.label or 0, raw.shape[1]
+    if label >= outputs:
+        raise UsageError(f"{info.name}: has no output {label}; it has {outputs}, counted from 0.")
+    return raw[:, label]
+
+
+def read(raw: Float64, info: ScorerInfo) -> Float64:
+    """The same, if all are numbers. Raises: NotFiniteError; UsageError likewise."""
+    scores = output(raw, info)
+    if wild := int((~is_finite(scores)).sum()):
+        raise NotFiniteError(
+            f"{info.name}: {wild} of {len(scores)} scores that this check asked for are NaN, infinite or above "
+            "float32, and one of them spoils a batch. Find out where the scorer makes them."
+        )
+    return scores
+
+
+def is_finite(scores: Float64) -> np.ndarray:
+    """Which scores a trainer can hold. Shape: [N] -> [N] bool."""
+    return np.abs(scores) <= LARGEST

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
+from onepolicy.engines.http import StatusError
 from onepolicy.errors import EngineError
 from onepolicy.records.verdict import Verdict
 from onepolicy.signal.reward.found import failed, not_checked, passed, undecided
@@ -13,10 +15,14 @@ from onepolicy.signal.reward.scorer import OpenScorer
 from onepolicy.signal.reward.subject import Subject
 
 CHECK = "truncation_side"
+_REFUSALS = (400, 413, 422)
+"""statuses of a request that is wrong in itself; not of keys, quotas or a server that is busy"""
+_LENGTH = re.compile(r"\blength\b|\btoo long\b|\blonger than\b|\btokens\b", re.IGNORECASE)
+"""what a server or a function says that refuses a text for its length"""
 _REMEDY = "Set truncation_side='left' in the tokenizer, or leave such texts out."
 
 
-def truncation(subject: Subject) -> Verdict:
+def truncation_side(subject: Subject) -> Verdict:
     """Fails if the end of a text that is too long is cut off.
 
     Of a tokenizer it is only what it would do, and informs, unless one of the pairs is too long.
@@ -54,6 +60,8 @@ def _asked(subject: Subject) -> Verdict:
     try:
         scores = subject.rewards([pair.answered(f"{front} {end}") for end in (pair.chosen, pair.rejected)])
     except EngineError as error:
+        if not _refuses_length(error):
+            raise
         return passed(CHECK, f"a text of more than {limit} tokens is refused: {str(error)[:200]}")
     if subject.equal(scores[:1], scores[1:])[0]:
         message = (
@@ -61,3 +69,11 @@ def _asked(subject: Subject) -> Verdict:
         )
         return failed(CHECK, message, quantity="score_difference", value=float(abs(scores[0] - scores[1])))
     return passed(CHECK, f"two texts of more than {limit} tokens that end differently get two scores.")
+
+
+def _refuses_length(error: EngineError) -> bool:
+    """Whether a server says that it is the length, or a function with an EngineError that it raises itself."""
+    if isinstance(error, StatusError):
+        return error.status in _REFUSALS and bool(_LENGTH.search(error.said))
+    raised = error.__cause__
+    return isinstance(raised, EngineError) and bool(_LENGTH.search(str(raised)))

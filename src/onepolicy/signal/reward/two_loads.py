@@ -22,7 +22,7 @@ def two_loads(subject: Subject) -> Verdict:
     missing = subject.open.missing
     second = subject.open.again(seed=_SEED)
     try:
-        scores = second.score(subject.answers)[:, subject.column]
+        scores = subject.read(second.score(subject.answers))
     finally:
         second.close()
     first = subject.rewards(subject.answers)

@@ -54,7 +54,7 @@ _PLANTED = (
 )
 CASES = (
     *(
-        Case(role=role, name=name, planted=planted, otherwise=otherwise, observe=observe)
+        Case(role=role, name=name, planted=planted, otherwise=otherwise, puts_through=observe)
         for role in ROLES
         for name, planted, otherwise, observe in _PLANTED
     ),
@@ -63,6 +63,6 @@ CASES = (
         name="close rewards",
         planted="a group of four whose rewards are about 1e-4, in float32",
         otherwise="Rewards on a small scale teach less than the same rewards on a large one.",
-        observe=lambda call: _of(call, (1e-4 * _rewards(4)).float(), [1, 1, 1, 1]),
+        puts_through=lambda call: _of(call, (1e-4 * _rewards(4)).float(), [1, 1, 1, 1]),
     ),
 )

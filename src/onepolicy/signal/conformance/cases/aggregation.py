@@ -84,7 +84,7 @@ _PLANTED = (
     ),
 )
 CASES = tuple(
-    Case(role=role, name=name, planted=planted, otherwise=otherwise, observe=observe)
+    Case(role=role, name=name, planted=planted, otherwise=otherwise, puts_through=observe)
     for role in ROLES
     for name, planted, otherwise, observe in _PLANTED
 )

@@ -88,21 +88,21 @@ CASES = (
         name="unequal lengths",
         planted="completions of 2, 4 and 5 tokens, finite values under the mask",
         otherwise="Padding counts as probability: a short completion gets the ratio of its neighbour's length.",
-        observe=lambda call: _sums(call, MASK, (-7.0, 3.0)),
+        puts_through=lambda call: _sums(call, MASK, (-7.0, 3.0)),
     ),
     Case(
         role="sequence_logprobs",
         name="NaN, inf and 1e4 under the mask",
         planted="values that no completion has, in positions that the mask leaves out",
         otherwise="One padded row makes the loss of the whole batch NaN or infinite.",
-        observe=lambda call: _sums(call, MASK, (torch.nan, torch.inf, -torch.inf, 1e4)),
+        puts_through=lambda call: _sums(call, MASK, (torch.nan, torch.inf, -torch.inf, 1e4)),
     ),
     Case(
         role="sequence_logprobs",
         name="zero length",
         planted="a completion without a token",
         otherwise="An aborted rollout stops the training, or counts as impossible.",
-        observe=lambda call: _sums(call, WITH_EMPTY, (0.0,)),
+        puts_through=lambda call: _sums(call, WITH_EMPTY, (0.0,)),
     ),
     *(
         Case(
@@ -110,7 +110,7 @@ CASES = (
             name=name,
             planted=planted,
             otherwise=_NOT_THE_COMPLETION,
-            observe=partial(_from_logits, layout=layout, completions=completions, extra=extra),
+            puts_through=partial(_from_logits, layout=layout, completions=completions, extra=extra),
         )
         for name, planted, layout, completions, extra in (
             ("padded right", "prompt, completion, padding", "right", COMPLETIONS, 0),
@@ -132,7 +132,7 @@ CASES = (
             name=name,
             planted=planted,
             otherwise=_POSITIONS,
-            observe=partial(_from_model, layout=layout, absolute=absolute, extra=extra),
+            puts_through=partial(_from_model, layout=layout, absolute=absolute, extra=extra),
         )
         for name, planted, layout, absolute, extra in (
             ("relative positions", "a model of relative positions, padded left", "left", False, 0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from onepolicy.signal.conformance.case import Case, Observed, tensor
+from onepolicy.signal.conformance.case import Case, Observed, differentiated, tensor
 from onepolicy.signal.conformance.planted import normal
 from onepolicy.signal.conformance.subject import Call
 
@@ -31,11 +31,13 @@ def _mean(call: Call, pair: tuple[Tensor, Tensor]) -> Observed:
 
 
 def _gradient(call: Call, pair: tuple[Tensor, Tensor]) -> Observed:
-    logits, reference = pair[0].clone().requires_grad_(), pair[1].log_softmax(dim=-1)
-    logprobs = logits.log_softmax(dim=-1)
-    (logprobs.exp().detach() * tensor(call(logprobs, reference))).sum().backward()  # type: ignore[no-untyped-call]
-    assert logits.grad is not None
-    return {"gradient": logits.grad}
+    reference = pair[1].log_softmax(dim=-1)
+
+    def mean(logits: Tensor) -> Tensor:
+        logprobs = logits.log_softmax(dim=-1)
+        return (logprobs.exp().detach() * tensor(call(logprobs, reference))).sum()
+
+    return {"gradient": differentiated(mean, pair[0])["gradient"]}
 
 
 CASES = (
@@ -45,34 +47,34 @@ CASES = (
         planted="a reference near the policy, tokens of the policy",
         otherwise="With the sign or the direction changed, the penalty pays for leaving the reference, and a logged KL "
         "is another quantity.",
-        observe=lambda call: _mean(call, _near()),
+        puts_through=lambda call: _mean(call, _near()),
     ),
     Case(
         role="kl",
         name="same policies",
         planted="a reference that is the policy",
         otherwise="An untrained policy is charged for a distance that it does not have.",
-        observe=lambda call: _mean(call, (_near()[0], _near()[0])),
+        puts_through=lambda call: _mean(call, (_near()[0], _near()[0])),
     ),
     Case(
         role="kl",
         name="far reference",
         planted="tokens that the reference finds 14 nats less or 7 nats more likely",
         otherwise="A collapse of the policy is reported smaller than it is.",
-        observe=lambda call: _mean(call, _far()),
+        puts_through=lambda call: _mean(call, _far()),
     ),
     Case(
         role="kl_loss",
         name="gradient",
         planted="a reference near the policy, tokens of the policy",
         otherwise="The penalty pulls in another direction than KL(policy || reference) does, or not at all.",
-        observe=lambda call: _gradient(call, _near()),
+        puts_through=lambda call: _gradient(call, _near()),
     ),
     Case(
         role="kl_loss",
         name="gradient, far reference",
         planted="tokens that the reference finds 14 nats less or 7 nats more likely",
         otherwise="The penalty lets go, or pulls without measure, exactly where the policy has left the reference.",
-        observe=lambda call: _gradient(call, _far()),
+        puts_through=lambda call: _gradient(call, _far()),
     ),
 )

@@ -21,14 +21,17 @@ def _loss(call: Call, mask: Tensor, *, shift: Tensor, advantages: Tensor, junk: 
 
 def _step(call: Call) -> Observed:
     """What one small step on the loss does to the probability of each sampled token: up 1, down -1."""
-    logits = normal(*MASK.shape, 4, seed=11).requires_grad_()
+    logits = normal(*MASK.shape, 4, seed=11)
     token_ids = torch.arange(MASK.numel()).view(MASK.shape) % 4
-    before = logits.log_softmax(dim=-1).gather(-1, token_ids[..., None])[..., 0]
-    loss = tensor(call(before, before.detach(), normal(*MASK.shape, seed=12), MASK))
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert logits.grad is not None
-    after = (logits - STEP * logits.grad).log_softmax(dim=-1).gather(-1, token_ids[..., None])[..., 0]
-    return {"sign": torch.sign(after - before).detach()[MASK.bool()]}
+
+    def logprobs(at: Tensor) -> Tensor:
+        return at.log_softmax(dim=-1).gather(-1, token_ids[..., None])[..., 0]
+
+    def loss(at: Tensor) -> Tensor:
+        return tensor(call(logprobs(at), logprobs(at).detach(), _advantages(), MASK))
+
+    after = logprobs(logits - STEP * differentiated(loss, logits)["gradient"])
+    return {"sign": torch.sign(after - logprobs(logits))[MASK.bool()]}
 
 
 def _shift(scale: float) -> Tensor:
@@ -86,7 +89,7 @@ _SHARED = (
     ),
 )
 CASES = tuple(
-    Case(role=role, name=name, planted=planted, otherwise=otherwise, observe=observe)
+    Case(role=role, name=name, planted=planted, otherwise=otherwise, puts_through=observe)
     for role in ("policy_loss", "dual_clip_loss")
     for name, planted, otherwise, observe in _SHARED
 )

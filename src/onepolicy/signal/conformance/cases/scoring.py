@@ -47,27 +47,27 @@ def _kept(call: Call, temperature: float) -> Observed:
 
 _OTHERWISE = "Every logprob is of another distribution than the one that the tokens were sampled from."
 CASES = (
-    Case(role="token_logprobs", name="value", planted="random logits", otherwise=_OTHERWISE, observe=_value),
+    Case(role="token_logprobs", name="value", planted="random logits", otherwise=_OTHERWISE, puts_through=_value),
     Case(
         role="token_logprobs",
         name="temperature 0.7",
         planted="tokens that were sampled at temperature 0.7",
         otherwise="The importance ratio is not 1 on policy: the loss corrects for a temperature and not for training.",
-        observe=_temperature,
+        puts_through=_temperature,
     ),
     Case(
         role="token_logprobs",
         name="large logits",
         planted="10,000 is added to every logit, which changes no probability",
         otherwise="Softmax overflows, and the loss becomes NaN.",
-        observe=_large,
+        puts_through=_large,
     ),
     Case(
         role="token_logprobs",
         name="forbidden tokens",
         planted="logits of -inf, as a grammar leaves them, for tokens that were not sampled",
         otherwise="The loss or its gradient becomes NaN as soon as sampling is constrained.",
-        observe=_forbidden,
+        puts_through=_forbidden,
     ),
     Case(
         role="processed_logprobs",
@@ -75,13 +75,13 @@ CASES = (
         planted="tokens that were sampled among those that top_p 0.9 keeps",
         otherwise="The mean importance ratio is the kept mass and not 1: every gradient is scaled by about 0.9, and "
         "tokens outside the kept set are trained that could never be sampled.",
-        observe=lambda call: _kept(call, 1.0),
+        puts_through=lambda call: _kept(call, 1.0),
     ),
     Case(
         role="processed_logprobs",
         name="top_p after temperature",
         planted="the same at temperature 0.7, which makes the kept set smaller",
         otherwise="The trainer scores on another kept set than the engine sampled from.",
-        observe=lambda call: _kept(call, 0.7),
+        puts_through=lambda call: _kept(call, 0.7),
     ),
 )

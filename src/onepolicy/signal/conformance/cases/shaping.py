@@ -20,13 +20,13 @@ CASES = (
         name="up to the limit",
         planted="every length from 1 to the limit of 20 with a buffer of 5",
         otherwise="The reward jumps from one length to the next, and the policy learns to stand before it.",
-        observe=lambda call: _of(call, range(1, LIMIT + 1)),
+        puts_through=lambda call: _of(call, range(1, LIMIT + 1)),
     ),
     Case(
         role="overlong",
         name="beyond the limit",
         planted="lengths above the limit, as with a longer limit of the engine",
         otherwise="The penalty of one completion grows without bound and dominates its group.",
-        observe=lambda call: _of(call, range(LIMIT + 1, LIMIT + 9)),
+        puts_through=lambda call: _of(call, range(LIMIT + 1, LIMIT + 9)),
     ),
 )
