@@ -230,3 +230,13 @@ def test_text_that_stdout_cannot_hold_is_written_as_an_escape(tmp_path, process,
     (tmp_path / "p.yaml").write_text("stop: [月]\n", encoding="utf-8")
     ended = process("protocol", "show", tmp_path / "p.yaml", *how).end()
     assert (ended.status, "\\u6708" in ended.out) == (0, True), ended.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("conform", "ends.py"), ("check", "--rollout", "fake:m", "--trainer", "callable:ends.py:score", *SHORT)],
+)
+def test_code_that_ends_the_process_does_not_choose_the_status(command, process, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ends.py").write_text("import os\n\ndef score(ids):\n    os._exit(0)\n\nkl = score\nos._exit(0)\n")
+    assert refused(process(*command).end(), "code that was called ended the process (0); nothing was decided.")

@@ -148,7 +148,7 @@ def test_what_is_said_of_a_step_and_is_no_text_is_a_failure(tmp_path: Path, batc
         Monitor(tmp_path / "other", about=about)
 
 
-@pytest.mark.parametrize("path", [7, None, "a\0b", "\ud800"])
+@pytest.mark.parametrize("path", [7, None, "", "a\0b", "\ud800"])
 def test_what_is_no_path_is_an_error(path: Any) -> None:
     with pytest.raises(UsageError, match="no path"):
         Monitor(path)

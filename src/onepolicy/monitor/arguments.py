@@ -19,7 +19,7 @@ def path_of(run: object) -> Path:
         os.fsencode(path)
     except (TypeError, UnicodeEncodeError) as error:
         raise UsageError(f"{str(run)[:80]!r} is no path; give the monitor a folder of its own.") from error
-    if "\0" in str(path):
+    if "\0" in str(path) or not str(run):
         raise UsageError(f"{str(path)[:80]!r} is no path; give the monitor a folder of its own.")
     return path
 
